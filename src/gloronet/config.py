@@ -14,8 +14,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-import tomli_w
-
+from gloronet import schedules
 from gloronet.errors import ConfigError
 
 FORMS = ("margin", "simple", "lmt")
@@ -65,8 +64,6 @@ class TrainConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        from gloronet import schedules  # pure functions; they know their own notation
-
         _one_of("train.loss", self.loss, LOSSES)
         _one_of("train.augmentation", self.augmentation, AUGMENTATIONS)
         for name, least in (("epochs", 1), ("batch_size", 1), ("warmup_epochs", 0), ("power_iterations", 1)):
@@ -135,6 +132,8 @@ def read_toml(path: Path) -> Config:
 
 def write_toml(config: Config, path: Path) -> None:
     """Writes the config so that `read_toml` gives it back equal."""
+    import tomli_w  # only writing needs it
+
     path.write_text(tomli_w.dumps(to_dict(config)), encoding="utf-8")
 
 

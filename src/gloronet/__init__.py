@@ -1,0 +1,13 @@
+"""gloronet: classifiers that prove their own answers."""
+
+from gloronet import attacks, certify, data, layers, losses, models, operators, report, schedules
+from gloronet.config import Config, DataConfig, ModelConfig, TrainConfig
+from gloronet.errors import ConfigError, DataError, GloroError, TrainingError, UnsupportedOperation
+from gloronet.layers import MinMax, Residual, Standardize
+from gloronet.net import BOTTOM, Certificates, GloRoNet
+from gloronet.operators import rule
+from gloronet.program import Bound, Program, trace
+from gloronet.run import load, save
+from gloronet.train import fit
+
+__version__ = "0.1.0"

@@ -1,0 +1,134 @@
+"""Augmentation as batched tensor code: one call a batch, on either device, every image drawn on its own.
+
+Only tensor operations of fixed shape and the given generator, so that a call can be captured in a CUDA graph.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Generator, Tensor
+
+from gloronet.errors import ConfigError, DataError
+
+Augmentation = Callable[[Tensor, Generator], Tensor]
+
+
+def augmentation(name: str) -> Augmentation:
+    """The augmentation of that name: (batch in [0,1], generator on its device) → a new batch in [0,1].
+
+    - `none`: the batch as it is; the only one for data that are not images (N, C, H, W).
+    - `default`: the paper's, as ImageDataGenerator of tf.keras means it: rotation by up to 20°, shifts by up
+      to 0.2 of width and height, shear by up to 0.1° (Keras counts in degrees), zoom of each axis by 0.9…1.1,
+      horizontal flip; what comes in from outside repeats the nearest pixel.
+    - `tfds`: the paper's other one: horizontal flip, zoom 0.25, brightness ± 0.2. The authors' code zooms by
+      enlarging a random square of 0.75…1 of the side, so nothing comes in from outside.
+    - `crop-flip`: shift by up to 4 whole pixels, reflected at the edge, and horizontal flip.
+    """
+    if name not in _AUGMENTATIONS:
+        raise ConfigError(f"There is no augmentation {name!r}; there are {', '.join(_AUGMENTATIONS)}.")
+    return _AUGMENTATIONS[name]
+
+
+def _none(x: Tensor, generator: Generator) -> Tensor:
+    return x
+
+
+def _default(x: Tensor, generator: Generator) -> Tensor:
+    _require_images(x, "default")
+    flip, *signed = _uniform(x, 7, generator)
+    turn, right, down, shear, zoom_x, zoom_y = (2 * u - 1 for u in signed)
+    angle, slant = math.radians(20) * turn, math.radians(0.1) * shear
+    height, width = x.shape[-2:]
+    # input pixel = rotation · (shift + shear · zoom · flip · output pixel), about the centre, in pixels
+    cos, sin = angle.cos(), angle.sin()
+    across, up = _sign(flip) * (1 + 0.1 * zoom_x), 1 + 0.1 * zoom_y
+    skew_x, skew_y = -slant.sin() * up, slant.cos() * up
+    shift_x, shift_y = 0.2 * width * right, 0.2 * height * down
+    return _affine(
+        x,
+        (cos * across, cos * skew_x - sin * skew_y, cos * shift_x - sin * shift_y),
+        (sin * across, sin * skew_x + cos * skew_y, sin * shift_x + cos * shift_y),
+    )
+
+
+def _tfds(x: Tensor, generator: Generator) -> Tensor:
+    _require_images(x, "tfds")
+    flip, size, left, top, light = _uniform(x, 5, generator)
+    height, width = x.shape[-2:]
+    side = 1 - 0.25 * size
+    room = (1 - side) / 2  # how far the square's centre can go from the image's, as a share of the image
+    zero = torch.zeros_like(side)
+    zoomed = _affine(
+        x,
+        (_sign(flip) * side, zero, (2 * left - 1) * room * width),
+        (zero, side, (2 * top - 1) * room * height),
+    )
+    return (zoomed + 0.2 * (2 * light - 1).view(-1, 1, 1, 1)).clamp(0, 1)
+
+
+def _crop_flip(x: Tensor, generator: Generator) -> Tensor:
+    _require_images(x, "crop-flip")
+    n, channels, height, width = x.shape
+    if min(height, width) <= 4:
+        raise DataError(f"Augmentation crop-flip needs images of more than 4×4 pixels, not {height}×{width}.")
+    shift = torch.randint(-4, 5, (2, n, 1), generator=generator, device=x.device)
+    flip = torch.rand((n, 1), generator=generator, device=x.device) < 0.5
+    row, column = (torch.arange(size, device=x.device) for size in (height, width))
+    rows = _reflect(row + shift[0], height)
+    columns = _reflect(torch.where(flip, width - 1 - column, column) + shift[1], width)
+    image = torch.arange(n, device=x.device).view(n, 1, 1, 1)
+    channel = torch.arange(channels, device=x.device).view(1, channels, 1, 1)
+    return x[image, channel, rows.view(n, 1, height, 1), columns.view(n, 1, 1, width)]
+
+
+_AUGMENTATIONS: dict[str, Augmentation] = {
+    "none": _none,
+    "default": _default,
+    "tfds": _tfds,
+    "crop-flip": _crop_flip,
+}
+
+_Row = tuple[Tensor, Tensor, Tensor]
+
+
+def _affine(x: Tensor, to_x: _Row, to_y: _Row) -> Tensor:
+    """Output pixel (a, b) is x bilinear at to_x·(a, b, 1), to_y·(a, b, 1); pixels count from the centre."""
+    height, width = x.shape[-2:]
+    # grid_sample counts in half widths and half heights
+    matrix = torch.stack(
+        [
+            torch.stack([to_x[0], to_x[1] * (height / width), to_x[2] * (2 / width)], -1),
+            torch.stack([to_y[0] * (width / height), to_y[1], to_y[2] * (2 / height)], -1),
+        ],
+        -2,
+    )
+    grid = F.affine_grid(matrix, list(x.shape), align_corners=False)
+    moved = F.grid_sample(x, grid, mode="bilinear", padding_mode="border", align_corners=False)
+    return moved.clamp(0, 1)  # the four weights may add up to a rounding error more than 1
+
+
+def _reflect(index: Tensor, size: int) -> Tensor:
+    """An index up to size − 1 outside 0…size − 1, reflected at the edge pixel: −1 → 1, size → size − 2."""
+    return (size - 1) - ((size - 1) - index.abs()).abs()
+
+
+def _sign(flip: Tensor) -> Tensor:
+    """−1 for a half of [0,1), 1 for the other."""
+    return torch.where(flip < 0.5, -1.0, 1.0)
+
+
+def _uniform(x: Tensor, count: int, generator: Generator) -> tuple[Tensor, ...]:
+    """`count` vectors of independent uniform numbers, one number an image."""
+    return torch.rand((count, len(x)), generator=generator, device=x.device).unbind()
+
+
+def _require_images(x: Tensor, name: str) -> None:
+    if x.dim() != 4 or not x.is_floating_point():
+        raise DataError(
+            f"Augmentation {name} is for float images (N, C, H, W), not {x.dtype} of shape {tuple(x.shape)}; "
+            "use 'none'."
+        )

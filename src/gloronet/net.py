@@ -1,0 +1,276 @@
+"""GloRoNet: a classifier that answers with a proof, or with ⊥.
+
+    net = GloRoNet(module, epsilon=36/255, input_shape=(3, 32, 32))
+    net(x)            # logits and ⊥: train() with estimates, eval() with the bound
+    net.certify(x)    # label, radius, certified: proved, in float64
+
+The wrapped module stays an ordinary module: `net.module`. What it computes is traced into a Program;
+the bound is computed once for that Program and its tensors, and again when any of them changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gloronet.config import FORMS, NORMS, parse_epsilon
+from gloronet.errors import ConfigError, UnsupportedOperation
+from gloronet.margins import bottom_logit, pairwise_margins
+from gloronet.operators.rounding import U64, norms_up
+from gloronet.program import (
+    Bound,
+    FrozenProgram,
+    LogitError,
+    Program,
+    bound,
+    estimate,
+    head,
+    logit_error,
+    trace,
+)
+from gloronet.program.structure import structure
+
+BOTTOM = -1
+"""The prediction of a net that abstains."""
+
+SEMANTICS = ("real",)
+
+
+@dataclass(frozen=True)
+class Certificates:
+    """What is proved about a batch: ‖x′ − x‖ < radius ⇒ the net answers `label` at x′.
+
+    `semantics` says which arithmetic the claim is about; `"real"` is the exact function of the stored
+    weights. certified ⇔ radius > epsilon.
+    """
+
+    label: Tensor
+    radius: Tensor
+    margin: Tensor
+    """The least lead of the label over another class, after what rounding may have added."""
+    epsilon: float
+    semantics: str
+
+    @property
+    def certified(self) -> Tensor:
+        return self.radius > self.epsilon
+
+    @property
+    def prediction(self) -> Tensor:
+        """The label where it is certified at ε, BOTTOM elsewhere."""
+        return torch.where(self.certified, self.label, BOTTOM)
+
+
+class GloRoNet(nn.Module):
+    """Wraps `module`, whose last operation is linear, so that it certifies its answers at `epsilon`."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        epsilon: float | str,
+        input_shape: tuple[int, ...],
+        form: str = "margin",
+        norm: str = "l2",
+        power_iterations: int = 5,
+    ) -> None:
+        super().__init__()
+        if not isinstance(module, nn.Module):
+            raise ConfigError(f"GloRoNet wraps an nn.Module, not {type(module).__name__}.")
+        if form not in FORMS or norm not in NORMS:
+            raise ConfigError(
+                f"form must be one of {FORMS} and norm one of {NORMS}, not {form!r} and {norm!r}."
+            )
+        if power_iterations < 1:
+            raise ConfigError(f"power_iterations must be at least 1, not {power_iterations!r}.")
+        self.module = module
+        self.epsilon = parse_epsilon(epsilon)
+        self.input_shape = tuple(input_shape)
+        self.form = form
+        self.norm = norm
+        self.power_iterations = power_iterations
+        self._traced: tuple[Any, Program] | None = None
+        self._proved: _Proof | None = None
+        if self.classes < 2:
+            raise ConfigError(f"The network has {self.classes} output; certifying needs two classes or more.")
+
+    # What the network is
+
+    def program(self) -> Program:
+        """What the module computes in eval mode, traced again when its structure changed."""
+        now = structure(self.module)
+        if self._traced is None or self._traced[0] != now:
+            program = trace(self.module, self.input_shape)
+            head(program)
+            self._register_iterates(program)
+            self._traced = (now, program)
+        return self._traced[1]
+
+    @property
+    def classes(self) -> int:
+        program = self.program()
+        return int(program.live()[head(program).tensors["weight"]].shape[0])
+
+    # What it answers
+
+    def logits(self, x: Tensor) -> Tensor:
+        """(B, m): the wrapped network's own outputs, which attacks and plain accuracy use."""
+        self._check(x)
+        return self.module(x)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, m + 1): the logits and, last, ⊥.
+
+        In `train()` ⊥ is made with estimates and is differentiable. In `eval()` it is made with the bound
+        and with what rounding in the logits' arithmetic may hide, so that "not ⊥" means certified.
+        """
+        if self.training:
+            y = self.logits(x)
+            bottom = bottom_logit(y, self.lipschitz_estimate(), self.epsilon)
+            return torch.cat([y, bottom[:, None].to(y.dtype)], 1)
+        with torch.autocast(x.device.type, enabled=False):
+            y = self.logits(x)
+        bottom = self._proved_bottom(x, y)
+        unusable = ~torch.isfinite(y).all(1, keepdim=True)
+        return torch.cat([y.masked_fill(unusable, -torch.inf), bottom[:, None]], 1)
+
+    def lipschitz_estimate(self, iterations: int | None = None) -> Tensor:
+        """m×m margins from below, differentiable. In `train()` the power iterates advance; `eval()` mutates nothing."""
+        program = self.program()
+        iterates = self._iterates(program)
+        constant, weight, after, _ = estimate(
+            program, iterates, iterations or self.power_iterations, self.norm
+        )
+        if self.training:
+            with torch.no_grad():
+                for name, u in after.items():
+                    iterates[name].copy_(u)
+        return pairwise_margins(constant, weight, self.form, self.norm)
+
+    def bound(self, progress: Callable[[str], None] | None = None) -> Bound:
+        """Margins from above, proved in outward-rounded float64: the only thing that certifies."""
+        return self._proof(progress).bound
+
+    @torch.no_grad()
+    def certify(self, x: Tensor, epsilon: float | str | None = None, semantics: str = "real") -> Certificates:
+        """Labels with proved radii, from an evaluation in float64 less its own rounding error."""
+        if semantics not in SEMANTICS:
+            raise ConfigError(f"semantics must be one of {', '.join(SEMANTICS)}, not {semantics!r}.")
+        self._check(x)
+        eps = self.epsilon if epsilon is None else parse_epsilon(epsilon)
+        proof = self._proof()
+        with torch.autocast(x.device.type, enabled=False):
+            y = proof.program(x)
+        label = y.argmax(1)
+        margins = proof.bound.margins.to(y.device)
+        lead = y.gather(1, label[:, None]) - y
+        # One rounding in the subtraction, and δ for everything before it.
+        lead = lead - lead.abs() * (2.0 * U64) - _rows(proof.error(U64), x, label)
+        radius = lead / margins[label] * (1.0 - 4.0 * U64)
+        # K_ij = 0: the two logits move together, so any positive lead lasts for ever.
+        radius = torch.where(margins[label] == 0, torch.inf, radius)
+        radius = torch.where(lead > 0, radius, 0.0)
+        own = torch.arange(y.shape[1], device=y.device) == label[:, None]
+        radius = radius.masked_fill(own, torch.inf).amin(1)
+        lead = lead.masked_fill(own, torch.inf).amin(1)
+        sound = torch.isfinite(y).all(1) & torch.isfinite(lead)
+        radius = torch.where(sound, radius, 0.0)
+        return Certificates(label, radius, torch.where(sound, lead, -torch.inf), eps, semantics)
+
+    def explain(self, iterations: int = 200) -> str:
+        """A table: each layer's rule, estimate and bound, and which layer costs the most."""
+        proof = self._proof()
+        program = self.program()
+        with torch.no_grad():
+            _, weight, _, sigmas = estimate(program, self._iterates(program), iterations, self.norm)
+            sigmas[program.ops[-1].output] = torch.linalg.matrix_norm(weight, 2)
+        layers = list(zip(program.ops, proof.bound.layers, strict=True))
+        worst = max(layer.value for _, layer in layers[:-1]) if len(layers) > 1 else None
+        lines = [f"{'layer':<20} {'rule':<12} {'estimate':>14} {'bound':>14}  how"]
+        for op, layer in layers:
+            sigma = torch.as_tensor(sigmas[op.output]).detach()
+            mark = "   <- costs the most" if layer.value == worst and layer.value > 1 else ""
+            lines.append(
+                f"{layer.name or '(top)':<20} {layer.rule:<12} {float(sigma):>14.6f} {layer.value:>14.6f}  "
+                f"{layer.method}{mark}"
+            )
+        lines.append(
+            f"K up to the last hidden layer {proof.bound.constant:.6f}; largest margin constant "
+            f"{float(proof.bound.margins.max()):.6f} ({self.form} form, {self.norm})"
+        )
+        return "\n".join(lines)
+
+    # How
+
+    def _proof(self, progress: Callable[[str], None] | None = None) -> _Proof:
+        program = self.program()
+        with torch.no_grad():
+            current = program.live()
+        kept = self._proved
+        if kept is None or kept.traced is not program or not kept.program.same_tensors(current):
+            frozen = program.freeze()
+            self._proved = kept = _Proof(program, frozen, bound(frozen, self.form, self.norm, progress))
+        return kept
+
+    def _proved_bottom(self, x: Tensor, y: Tensor) -> Tensor:
+        proof = self._proof()
+        y64 = y.detach().double()
+        label = y64.argmax(1)
+        error = _rows(proof.error(torch.finfo(y.dtype).eps / 2), x, label)
+        margins = proof.bound.margins.to(y.device)[label]
+        raised = y64 + self.epsilon * margins + error
+        own = torch.arange(y.shape[1], device=y.device) == label[:, None]
+        bottom = raised.masked_fill(own, -torch.inf).amax(1)
+        bottom = torch.where(torch.isfinite(y64).all(1), bottom, torch.inf)
+        # Up, past what rounding the sum and the conversion can hide; two steps so that a tie is ⊥'s.
+        rounded = (bottom + bottom.abs() * (8.0 * U64)).to(y.dtype)
+        infinity = torch.full_like(rounded, torch.inf)
+        return torch.nextafter(torch.nextafter(rounded, infinity), infinity).nan_to_num(torch.inf, torch.inf)
+
+    def _register_iterates(self, program: Program) -> None:
+        """A buffer for each operation that iterates; one that fits is kept."""
+        for op, operator in zip(program.ops[:-1], program.operators()[:-1], strict=True):
+            start = operator.start()
+            kept = getattr(self, _buffer(op.output), None)
+            if start is not None and (kept is None or kept.shape != start.shape):
+                like = next(iter(program.live().values()))
+                self.register_buffer(_buffer(op.output), start.to(like.device, like.dtype))
+
+    def _iterates(self, program: Program) -> dict[str, Tensor]:
+        buffers = dict(self.named_buffers(recurse=False))
+        return {op.output: buffers[_buffer(op.output)] for op in program.ops if _buffer(op.output) in buffers}
+
+    def _check(self, x: Tensor) -> None:
+        if tuple(x.shape[1:]) != self.input_shape:
+            raise ConfigError(
+                f"The net takes batches of shape (B, {', '.join(map(str, self.input_shape))}), not {tuple(x.shape)}."
+            )
+
+
+class _Proof:
+    """A frozen Program with its bound and, by unit roundoff, what evaluating it can lose."""
+
+    def __init__(self, traced: Program, program: FrozenProgram, bound: Bound) -> None:
+        self.traced = traced
+        self.program = program
+        self.bound = bound
+        self._errors: dict[float, LogitError] = {}
+
+    def error(self, unit: float) -> LogitError:
+        if unit not in self._errors:
+            self._errors[unit] = logit_error(self.program, self.bound, unit)
+        return self._errors[unit]
+
+
+def _rows(error: LogitError, x: Tensor, label: Tensor) -> Tensor:
+    """δ_{label, i} for each sample: (B, m)."""
+    size = norms_up(x.flatten(1))
+    constant, slope = (t.to(x.device)[label] for t in error)
+    return (constant + slope * size[:, None]) * (1.0 + 8.0 * U64)
+
+
+def _buffer(output: str) -> str:
+    return f"iterate_{output}"

@@ -1,0 +1,71 @@
+"""Scaling by and adding constants: standardisation, gains, shifts."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from gloronet.operators.base import Arithmetic, Operator, Proved, Shape
+from gloronet.operators.rounding import norm_up, up
+
+
+@dataclass(frozen=True, eq=False)
+class Scale(Operator):
+    """x·g, or x/g with `divide`, entry by entry: K = max|g|, or 1/min|g|, in every ℓp norm."""
+
+    rule: ClassVar[str] = "scale"
+
+    factor: Tensor
+    divide: bool = False
+
+    @property
+    def output_shape(self) -> Shape:
+        return self.input_shape
+
+    def __call__(self, *inputs: Tensor) -> Tensor:
+        (x,) = inputs
+        return x / self.factor if self.divide else x * self.factor
+
+    def bound(self, norm: str) -> Proved:
+        size = self.factor.double().abs()
+        value = 1.0 / float(size.min()) if self.divide and float(size.min()) > 0.0 else math.inf
+        if not self.divide:
+            value = float(size.max())
+        exact = not self.divide
+        return Proved(value if exact and math.isfinite(value) else up(value, 1), "largest factor")
+
+    def estimate(self, u: Tensor | None, iterations: int, norm: str) -> tuple[Tensor | float, Tensor | None]:
+        size = self.factor.abs()
+        return (1.0 / size.amin() if self.divide else size.amax()), u
+
+    def arithmetic(self) -> Arithmetic:
+        return Arithmetic(terms=1, gain=self.bound("l2").value)
+
+
+@dataclass(frozen=True, eq=False)
+class Translate(Operator):
+    """x + c, or x − c with `subtract`: K = 1."""
+
+    rule: ClassVar[str] = "translate"
+
+    offset: Tensor
+    subtract: bool = False
+
+    @property
+    def output_shape(self) -> Shape:
+        return self.input_shape
+
+    def __call__(self, *inputs: Tensor) -> Tensor:
+        (x,) = inputs
+        return x - self.offset if self.subtract else x + self.offset
+
+    def bound(self, norm: str) -> Proved:
+        return Proved(1.0, "translation")
+
+    def arithmetic(self) -> Arithmetic:
+        everywhere = torch.broadcast_to(self.offset, self.input_shape)
+        return Arithmetic(terms=1, gain=1.0, offset=norm_up(everywhere))

@@ -1,0 +1,20 @@
+"""The one object that carries the design: what a network really computes."""
+
+from gloronet.program.bound import Bound, LayerBound, bound, estimate, head
+from gloronet.program.error import LogitError, logit_error
+from gloronet.program.program import FrozenProgram, Op, Program
+from gloronet.program.trace import trace
+
+__all__ = [
+    "Bound",
+    "FrozenProgram",
+    "LayerBound",
+    "LogitError",
+    "Op",
+    "Program",
+    "bound",
+    "estimate",
+    "head",
+    "logit_error",
+    "trace",
+]

@@ -1,0 +1,147 @@
+"""Program → Bound: Lipschitz constants from above, operation by operation, along the graph."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gloronet.errors import ConfigError, UnsupportedOperation
+from gloronet.operators.base import Operator
+from gloronet.operators.dense import Dense
+from gloronet.operators.norms import dense_bound
+from gloronet.operators.rounding import U64, norms_up, product, root, up
+from gloronet.program.program import INPUT, FrozenProgram, Op, Program
+
+
+@dataclass(frozen=True)
+class LayerBound:
+    """One operation's constant from above."""
+
+    name: str
+    rule: str
+    method: str
+    value: float
+
+
+@dataclass(frozen=True)
+class Bound:
+    """|(y_j − y_i)(x) − (y_j − y_i)(x′)| ≤ margins[i, j]·‖x − x′‖ for all x, x′: the only thing that certifies."""
+
+    margins: Tensor
+    """m×m, float64, rounded up; symmetric, zero on the diagonal."""
+    constant: float
+    """K up to the last hidden layer."""
+    layers: tuple[LayerBound, ...]
+    digest: str
+    norm: str
+    form: str
+    seconds: float
+
+    def to_json(self) -> str:
+        table = asdict(self) | {"margins": self.margins.tolist()}
+        return json.dumps(table, indent=1)
+
+    @staticmethod
+    def from_json(text: str) -> Bound:
+        table = json.loads(text)
+        layers = tuple(LayerBound(**layer) for layer in table.pop("layers"))
+        margins = torch.tensor(table.pop("margins"), dtype=torch.float64)
+        return Bound(margins=margins, layers=layers, **table)
+
+
+def head(program: Program | FrozenProgram) -> Op:
+    """The last operation, which must be a dense layer of two classes or more: margins need its rows."""
+    last = program.ops[-1] if program.ops else None
+    if last is None or last.kind is not Dense or last.attributes.get("skip"):
+        what = f"{last.kind.rule} at {last.path or 'the top'}" if last else "nothing"
+        raise UnsupportedOperation(
+            f"The last operation must be a linear layer (nn.Linear), whose rows give the margins; it is {what}. "
+            "Leave out a final softmax or activation."
+        )
+    return last
+
+
+def bound(
+    program: FrozenProgram, form: str, norm: str, progress: Callable[[str], None] | None = None
+) -> Bound:
+    """Proves the margins of a frozen Program. `progress` hears the path of each operation before its turn."""
+    began = time.perf_counter()
+    last = head(program)
+    constants: dict[str, float] = {INPUT: 1.0}
+    layers = []
+    for op, operator in zip(program.ops, program.operators, strict=True):
+        if progress is not None:
+            progress(op.path)
+        proved = operator.bound(norm)
+        layers.append(LayerBound(op.path, operator.rule, proved.method, proved.value))
+        incoming = up(operator.combine([constants[name] for name in op.inputs]), len(op.inputs))
+        constants[op.output] = product(incoming, proved.value)
+    constant = constants[last.inputs[0]]
+    margins = prove_margins(constant, _weight(program.operators[-1]), form, norm)
+    seconds = time.perf_counter() - began
+    return Bound(margins, constant, tuple(layers), program.digest, norm, form, seconds)
+
+
+def prove_margins(constant: float, weight: Tensor, form: str, norm: str) -> Tensor:
+    """margins[i, j] ≥ K·‖w_j − w_i‖ (`margin`), K(‖w_i‖ + ‖w_j‖) (`simple`), √2·K·‖W‖ (`lmt`), rounded up.
+
+    The dual norm measures a row: ℓ2 for ℓ2, ℓ1 for ℓ∞. Zero only for rows that are equal, or K = 0.
+    """
+    weight = weight.double()
+    m = weight.shape[0]
+    order = 1 if norm == "linf" else 2
+    if form == "margin":
+        # A difference is off by one rounding, relatively; `norms_up` covers everything after it.
+        rows = [norms_up(weight - weight[j], order) * (1.0 + 4.0 * U64) for j in range(m)]
+        distance = torch.stack(rows)
+        distance = torch.maximum(distance, distance.T)
+    elif form == "simple":
+        size = norms_up(weight, order)
+        distance = (size[:, None] + size[None, :]) * (1.0 + 4.0 * U64)
+    elif form == "lmt":
+        if norm != "l2":
+            raise ConfigError('form "lmt" is defined for norm "l2" only.')
+        distance = torch.full((m, m), product(root(2.0), dense_bound(weight)), dtype=torch.float64)
+    else:
+        raise ConfigError(f'form must be "margin", "simple" or "lmt", not {form!r}.')
+    distance = distance.cpu()
+    margins = torch.tensor(
+        [[product(constant, float(d)) for d in row] for row in distance], dtype=torch.float64
+    )
+    margins.fill_diagonal_(0.0)
+    return margins
+
+
+def estimate(
+    program: Program, iterates: dict[str, Tensor], iterations: int, norm: str
+) -> tuple[Any, Tensor, dict[str, Tensor], dict[str, Any]]:
+    """(K, W, iterates′, σ by output): K up to the last hidden layer from below, differentiable; W the head's weight."""
+    last = head(program)
+    operators = program.operators()
+    constants: dict[str, Any] = {INPUT: 1.0}
+    after: dict[str, Tensor] = {}
+    sigmas: dict[str, Any] = {}
+    for op, operator in zip(program.ops[:-1], operators[:-1], strict=True):
+        sigma, u = operator.estimate(iterates.get(op.output), iterations, norm)
+        if u is not None:
+            after[op.output] = u
+        sigmas[op.output] = sigma
+        constants[op.output] = operator.combine([constants[name] for name in op.inputs]) * sigma
+    return constants[last.inputs[0]], _weight(operators[-1]), after, sigmas
+
+
+def _weight(operator: Operator) -> Tensor:
+    assert isinstance(operator, Dense)
+    return operator.weight
+
+
+def is_finite(bound: Bound) -> bool:
+    """Whether anything at all can be certified with it."""
+    return math.isfinite(bound.constant) and bool(torch.isfinite(bound.margins).all())

@@ -1,0 +1,48 @@
+"""A cheap fingerprint of everything about a module, but its tensors' values, that can change what it computes.
+
+Tracing costs a good part of a second, so a Program is kept until the fingerprint changes: a replaced
+submodule, a hook, a patched method, an attribute such as BatchNorm's eps. Values of parameters and
+buffers are compared on their own, bit by bit. (A global that a hand-written forward reads is beyond it.)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
+_OWN = frozenset(("training", "_parameters", "_buffers", "_modules", *_HOOKS))
+
+
+def structure(module: nn.Module) -> tuple[Any, ...]:
+    """Equal for two moments only if the module would be traced to the same operations at both."""
+    shared = nn.modules.module
+    parts: list[Any] = [tuple(shared._global_forward_hooks), tuple(shared._global_forward_pre_hooks)]
+    for name, m in module.named_modules(remove_duplicate=False):
+        hooks = tuple(tuple((k, id(h)) for k, h in vars(m)[which].items()) for which in _HOOKS)
+        tensors = tuple(
+            (k, t.dtype, tuple(t.shape))
+            for k, t in (*m._parameters.items(), *m._buffers.items())
+            if t is not None
+        )
+        attributes = tuple((k, _plain(v)) for k, v in vars(m).items() if k not in _OWN)
+        parts.append((name, id(m), type(m), id(type(m).forward), hooks, tensors, attributes))
+    return tuple(parts)
+
+
+def _plain(value: Any, depth: int = 3) -> Any:
+    if isinstance(value, str | int | float | bool | type(None) | torch.dtype | torch.device):
+        return (type(value), repr(value))
+    if isinstance(value, Tensor):
+        return (
+            value.dtype,
+            tuple(value.shape),
+            value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes(),
+        )
+    if isinstance(value, list | tuple | set | frozenset) and depth:
+        return (type(value), tuple(_plain(v, depth - 1) for v in value))
+    if isinstance(value, dict) and depth:
+        return tuple((repr(k), _plain(v, depth - 1)) for k, v in value.items())
+    return (type(value), id(value))

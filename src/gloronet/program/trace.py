@@ -1,0 +1,374 @@
+"""trace(module, input_shape) → Program: reads off what a module really computes.
+
+torch.export runs the module once with a symbolic batch and records every operation, hooks, patched
+methods and hand-written `forward`s included. Nodes that do not depend on the input are kept as
+recipes for named tensors (so a parametrised weight is just a tensor); the others become operators by
+the rules, and an operation without one stops the trace.
+
+A module's rule stands for the nodes under its path only when its exact type is registered, its class
+has not been patched since, and no hook, instance `forward` or parametrisation is in the way.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+import torch.fx
+from torch import Tensor, nn
+
+from gloronet.errors import UnsupportedOperation
+from gloronet.operators.base import Operator, Shape
+from gloronet.operators.rules import (
+    CALL_RULES,
+    MODULE_RULES,
+    Call,
+    Constant,
+    ModuleRule,
+    Step,
+    Value,
+    Vouched,
+)
+from gloronet.program.constants import Constants, Recipe, Ref
+from gloronet.program.merge import merge
+from gloronet.program.program import INPUT, Op, Program
+
+
+def trace(module: nn.Module, input_shape: Shape) -> Program:
+    """The Program of `module` in eval mode, on batches of `input_shape`.
+
+    Raises UnsupportedOperation, naming the place and the remedy, for whatever no rule bounds.
+    """
+    exported = _export(module, tuple(input_shape))
+    return _Reader(module, tuple(input_shape), exported).read()
+
+
+def _export(module: nn.Module, input_shape: Shape) -> torch.export.ExportedProgram:
+    like = next((t for t in module.parameters()), next(module.buffers(), torch.zeros(0)))
+    sample = torch.zeros(3, *input_shape, dtype=like.dtype, device=like.device)
+    batch = torch.export.Dim("batch", min=2)
+    with _evaluating(module), warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        try:
+            exported = torch.export.export(module, (sample,), dynamic_shapes=({0: batch},), strict=False)
+            if any(_is_mutable(node) for node in exported.graph.nodes):
+                exported = exported.run_decompositions({})
+                for node in exported.graph.nodes:
+                    node.meta["functionalised"] = True
+        except Exception as e:
+            reason = str(e).strip().split("\n")[0]
+            raise UnsupportedOperation(
+                f"{type(module).__name__} cannot be traced on a batch of shape {input_shape}: {reason} "
+                "Its forward must treat every sample alike, without branching on values."
+            ) from e
+    changed = {**exported.graph_signature.buffers_to_mutate, **exported.graph_signature.user_inputs_to_mutate}
+    if changed:
+        names = ", ".join(sorted(changed.values()))
+        raise UnsupportedOperation(f"The module changes {names} while it runs, even in eval mode.")
+    return exported
+
+
+class _Reader:
+    """Walks the exported graph once, front to back, turning nodes into operations and recipes."""
+
+    def __init__(self, module: nn.Module, input_shape: Shape, exported: torch.export.ExportedProgram) -> None:
+        self.module = module
+        self.input_shape = input_shape
+        self.signature = exported.graph_signature
+        self.lifted = exported.constants
+        self.nodes = _needed(list(exported.graph.nodes))
+        # Making a graph functional moves nodes between modules' paths: then no module rule is safe.
+        self.module_rules = not any("functionalised" in n.meta for n in self.nodes)
+        self.constants = Constants(module)
+        self.known: dict[torch.fx.Node, Value | Constant | Any] = {}
+        self.ops: list[Op] = []
+        self.batch: Any = None
+
+    def read(self) -> Program:
+        result: Any = None
+        done: set[torch.fx.Node] = set()
+        for node in self.nodes:
+            if node in done:
+                continue
+            if node.op == "placeholder":
+                self._placeholder(node)
+            elif node.op == "output":
+                result = node.args[0]
+            elif not isinstance(node.meta.get("val"), Tensor) and not _is_sequence(node):
+                self.known[node] = _SYMBOL  # sizes of the batch and assertions about them
+            elif not any(isinstance(self.known.get(a), Value) for a in node.all_input_nodes):
+                self._recipe(node)
+            else:
+                group = self._module_group(node)
+                if group is not None:
+                    done.update(group)
+                else:
+                    self._call(node)
+        return self._program(result)
+
+    def _program(self, result: Any) -> Program:
+        outputs = [self.known.get(n) for n in result] if isinstance(result, tuple | list) else []
+        if len(outputs) != 1 or not isinstance(outputs[0], Value):
+            raise UnsupportedOperation(
+                "The network must answer one tensor that depends on its input: the logits."
+            )
+        ops = merge(self.ops, outputs[0].name)
+        self.constants.prune({name for op in ops for name in op.tensors.values()})
+        return Program(self.input_shape, tuple(ops), self.constants)
+
+    # Leaves
+
+    def _placeholder(self, node: torch.fx.Node) -> None:
+        s = self.signature
+        path = s.inputs_to_parameters.get(node.name) or s.inputs_to_buffers.get(node.name)
+        value = node.meta["val"]
+        if path is not None and path not in self.lifted:
+            self.constants.parameters[node.name] = path
+            self._constant(node, path)
+        elif node.name in s.inputs_to_lifted_tensor_constants or path is not None:
+            name = path or s.inputs_to_lifted_tensor_constants[node.name]
+            self.constants.fixed[node.name] = self.lifted[name].detach().clone()
+            self._constant(node, name)
+        else:
+            self.batch = value.shape[0]
+            self.known[node] = Value(INPUT, self.input_shape)
+
+    def _constant(self, node: torch.fx.Node, name: str) -> None:
+        self.constants.used[name] = node.name
+        self.known[node] = Constant(name, tuple(node.meta["val"].shape))
+
+    def _recipe(self, node: torch.fx.Node) -> None:
+        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+            raise UnsupportedOperation(
+                f"{_describe(node, self.module)} draws random numbers: no bound holds for it."
+            )
+        if not callable(node.target) or any(self.known.get(a) is _SYMBOL for a in node.all_input_nodes):
+            raise self._refusal(node, "it depends on the size of the batch")
+        convert = {a: Ref(a.name) for a in node.all_input_nodes}
+        args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), convert.__getitem__)
+        self.constants.recipes.append(Recipe(node.name, node.target, args, kwargs))
+        if isinstance(node.meta.get("val"), Tensor):
+            self._constant(node, f"{_path(node)}.{node.name}".lstrip("."))
+        else:
+            self.known[node] = Constant(node.name, ())
+
+    # Operations on the input
+
+    def _call(self, node: torch.fx.Node) -> None:
+        handler = CALL_RULES.get(node.target)
+        if handler is None:
+            raise self._refusal(node)
+        arguments: dict[str, Any] = {}
+        for k, argument in enumerate(node.target._schema.arguments):  # type: ignore[union-attr]
+            if k < len(node.args):
+                value = node.args[k]
+            else:
+                value = node.kwargs.get(argument.name, argument.default_value)
+            if isinstance(value, torch.fx.Node):
+                value = self.known[value]
+            arguments[argument.name] = value
+        step = handler(Call(arguments, self._shape(node)))
+        if isinstance(step, str):
+            raise self._refusal(node, step)
+        self._append(node, node, step)
+
+    def _module_group(self, node: torch.fx.Node) -> list[torch.fx.Node] | None:
+        """The nodes that a module's own rule stands for, starting at this one; None without such a rule."""
+        if not self.module_rules:
+            return None
+        for key, (path, _) in node.meta.get("nn_module_stack", {}).items():
+            module = _submodule(self.module, path)
+            if module is None or not _has_clean_rule(module):
+                continue
+            group = [n for n in self.nodes if key in n.meta.get("nn_module_stack", {})]
+            members = set(group)
+            inputs = {
+                a
+                for n in group
+                for a in n.all_input_nodes
+                if a not in members and not isinstance(self.known.get(a), Constant)
+            }
+            outputs = [n for n in group if any(user not in members for user in n.users)]
+            if len(inputs) != 1 or len(outputs) != 1:
+                return None
+            x = self.known[inputs.pop()]
+            if not isinstance(x, Value):
+                return None
+            self._append(
+                outputs[0], node, self._module_step(module, x, _clean(path), self._shape(outputs[0]))
+            )
+            return group
+        return None
+
+    def _module_step(self, module: nn.Module, x: Value, path: str, output_shape: Shape) -> Step:
+        rule = MODULE_RULES[type(module)].rule
+        answer = rule(module, x.shape, "l2")
+        if not isinstance(answer, Operator):
+            state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+            tensors: dict[str, Constant | float] = {}
+            for name, t in state.items():
+                inner = f"{path}.{name}".lstrip(".")
+                self.constants.sources[inner] = partial(_named, module, name)
+                self.constants.used[inner] = inner
+                tensors[name] = Constant(inner, tuple(t.shape))
+            return Step(Vouched, (x,), tensors, {"module": module, "constant": rule})
+        if answer.output_shape != output_shape:
+            raise UnsupportedOperation(
+                f"The rule for {type(module).__name__} at {path} answered an operator onto {answer.output_shape}, "
+                f"but the module answers {output_shape}."
+            )
+        fields = {
+            f.name: getattr(answer, f.name) for f in dataclasses.fields(answer) if f.name != "input_shape"
+        }
+        tensors = {}
+        for f, value in fields.items():
+            if isinstance(value, Tensor):
+                inner = f"{path}.{f}".lstrip(".")
+                self.constants.sources[inner] = partial(_field, rule, module, x.shape, f)
+                self.constants.used[inner] = inner
+                tensors[f] = Constant(inner, tuple(value.shape))
+        attributes = {f: v for f, v in fields.items() if not isinstance(v, Tensor) and v is not None}
+        return Step(type(answer), (x,), tensors, attributes)
+
+    def _append(self, node: torch.fx.Node, first: torch.fx.Node, step: Step) -> None:
+        tensors = {}
+        for f, constant in step.tensors.items():
+            if not isinstance(constant, Constant):
+                constant = self._number(node, constant)
+            tensors[f] = constant.name
+        shape = step.inputs[0].shape
+        inputs = tuple(v.name for v in step.inputs)
+        self.ops.append(Op(_path(first), step.operator, shape, inputs, node.name, tensors, step.attributes))
+        self.known[node] = Value(node.name, self._shape(node))
+
+    def _number(self, node: torch.fx.Node, number: Any) -> Constant:
+        """A Python number as torch computes with it: rounded to the tensor's own type."""
+        if not isinstance(number, int | float):
+            raise self._refusal(node, "it depends on the size of the batch")
+        name = f"{_path(node)}.{node.name}.constant".lstrip(".")
+        self.constants.fixed[name] = torch.tensor(number, dtype=node.meta["val"].dtype)
+        self.constants.used[name] = name
+        return Constant(name, ())
+
+    def _shape(self, node: torch.fx.Node) -> Shape:
+        value = node.meta.get("val")
+        if not isinstance(value, Tensor) or not value.shape or not _same_symbol(value.shape[0], self.batch):
+            raise self._refusal(node, "it mixes the samples of a batch")
+        if not all(isinstance(n, int) for n in value.shape[1:]):
+            raise self._refusal(node, "its size depends on the batch")
+        if not value.is_floating_point():
+            raise self._refusal(node, "it turns the input into whole numbers")
+        return tuple(value.shape[1:])
+
+    def _refusal(self, node: torch.fx.Node, reason: str | None = None) -> UnsupportedOperation:
+        what = _describe(node, self.module)
+        if reason is not None:
+            return UnsupportedOperation(f"No bound for {what}: {reason}.")
+        module = _submodule(self.module, _path(node))
+        if module is not None and not list(module.children()) and module is not self.module:
+            name = type(module).__name__
+            prefix = "nn." if type(module).__module__.startswith("torch.nn.") else ""
+            remedy = f"Register one with @gn.rule({prefix}{name}), or use MinMax."
+        else:
+            remedy = (
+                "Put it into a module of its own with @gn.rule, or write it with operations that have one."
+            )
+        hint = "" if self.module_rules else " (Rules of modules do not apply beside in-place operations.)"
+        return UnsupportedOperation(f"No bound rule for {what}. {remedy}{hint}")
+
+
+_SYMBOL = object()
+"""Stands for a number that depends on the size of the batch."""
+
+
+def _needed(nodes: list[torch.fx.Node]) -> list[torch.fx.Node]:
+    """The nodes the output depends on, in order: what a hook computes for itself is no part of the function."""
+    wanted = {n for n in nodes if n.op in ("output", "placeholder")}
+    for node in reversed(nodes):
+        if node in wanted:
+            wanted.update(node.all_input_nodes)
+    return [n for n in nodes if n in wanted]
+
+
+def _has_clean_rule(module: nn.Module) -> bool:
+    registered = MODULE_RULES.get(type(module))
+    hooks = nn.modules.module
+    return (
+        registered is not None
+        and type(module).forward is registered.forward
+        and type(module).__call__ is nn.Module.__call__
+        and "forward" not in vars(module)
+        and not any(
+            vars(m)[name]
+            for m in module.modules()
+            for name in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+        )
+        and not (hooks._global_forward_hooks or hooks._global_forward_pre_hooks)
+        and not any(torch.nn.utils.parametrize.is_parametrized(m) for m in module.modules())
+    )
+
+
+def _describe(node: torch.fx.Node, root: nn.Module) -> str:
+    path = _path(node)
+    module = _submodule(root, path)
+    if module is not None and not list(module.children()) and module is not root:
+        return f"{type(module).__name__} at {path}"
+    operation = str(node.target).removeprefix("aten.").split(".")[0]
+    return f"the operation {operation} at {path or 'the top of the network'}"
+
+
+def _path(node: torch.fx.Node) -> str:
+    stack = node.meta.get("nn_module_stack") or {}
+    return _clean(list(stack.values())[-1][0]) if stack else ""
+
+
+def _clean(path: str) -> str:
+    """The module's own path: torch.export marks a second call of the same module as path@1."""
+    return re.sub(r"@\d+", "", path)
+
+
+def _submodule(root: nn.Module, path: str) -> nn.Module | None:
+    try:
+        return root.get_submodule(_clean(path))
+    except AttributeError:
+        return None
+
+
+def _named(module: nn.Module, name: str) -> Tensor:
+    owner, _, leaf = name.rpartition(".")
+    return getattr(module.get_submodule(owner), leaf)
+
+
+def _field(rule: ModuleRule, module: nn.Module, shape: Shape, name: str) -> Tensor:
+    return getattr(rule(module, shape, "l2"), name)
+
+
+def _same_symbol(a: Any, b: Any) -> bool:
+    return isinstance(a, torch.SymInt) and isinstance(b, torch.SymInt) and a.node.expr == b.node.expr
+
+
+def _is_sequence(node: torch.fx.Node) -> bool:
+    return isinstance(node.meta.get("val"), list | tuple)
+
+
+@contextmanager
+def _evaluating(module: nn.Module) -> Iterator[None]:
+    """eval() for the time of the trace; every submodule gets its own mode back."""
+    modes = {m: m.training for m in module.modules()}
+    module.eval()
+    try:
+        yield
+    finally:
+        for m, mode in modes.items():
+            m.training = mode
+
+
+def _is_mutable(node: torch.fx.Node) -> bool:
+    schema = getattr(node.target, "_schema", None)
+    return bool(schema is not None and schema.is_mutable)

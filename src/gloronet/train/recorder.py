@@ -1,0 +1,144 @@
+"""What a run leaves behind while it trains: `metrics.jsonl` and `checkpoint/` in its folder."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gloronet.errors import ConfigError
+from gloronet.train.checkpoint import (
+    Checkpoint,
+    load_tensors,
+    read_checkpoint,
+    write_atomically,
+    write_checkpoint,
+)
+
+SECONDS_BETWEEN = 2.0
+"""Epochs shorter than this share a checkpoint, so that small runs stay fast."""
+
+
+class State:
+    """Everything of a run that changes while it trains, as tensors under fixed names."""
+
+    def __init__(
+        self, net: nn.Module, optimizer: torch.optim.Optimizer, generators: Mapping[str, torch.Generator]
+    ) -> None:
+        self._net, self._optimizer, self._generators = net, optimizer, generators
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The live tensors, not copies: `net.*`, `optimizer.INDEX.*` and `rng.*`."""
+        found = {f"net.{name}": tensor for name, tensor in self._net.state_dict().items()}
+        for index, values in self._optimizer.state_dict()["state"].items():
+            found |= {f"optimizer.{index}.{name}": tensor for name, tensor in values.items()}
+        return found | {f"rng.{name}": generator.get_state() for name, generator in self._generators.items()}
+
+    def is_finite(self) -> bool:
+        floats = [tensor for tensor in self.tensors().values() if tensor.is_floating_point()]
+        return all(torch.stack([tensor.isfinite().all().cpu() for tensor in floats]).tolist())
+
+    def restore(self, tensors: Mapping[str, Tensor], source: Path) -> None:
+        """The inverse of `tensors`."""
+        parts: dict[str, dict[str, Tensor]] = {"net": {}, "optimizer": {}, "rng": {}}
+        for name, tensor in tensors.items():
+            part, _, rest = name.partition(".")
+            parts[part][rest] = tensor
+        load_tensors(self._net, parts["net"], source)
+        moments: dict[int, dict[str, Tensor]] = {}
+        for name, tensor in parts["optimizer"].items():
+            index, _, rest = name.partition(".")
+            moments.setdefault(int(index), {})[rest] = tensor
+        groups = self._optimizer.state_dict()["param_groups"]
+        self._optimizer.load_state_dict({"state": moments, "param_groups": groups})
+        for name, generator in self._generators.items():
+            generator.set_state(parts["rng"][name])
+
+
+class Recorder:
+    """Keeps the folder of a run, or nothing when `out` is None.
+
+    The last finished epoch is always at hand as a copy: `flush` can write it at any later moment, also
+    from the middle of the next epoch, and a run resumed from it goes on as if it had never stopped.
+    """
+
+    def __init__(self, out: Path | None, settings: dict[str, Any], state: State) -> None:
+        self._out, self._settings, self._state = out, settings, state
+        self._last: Checkpoint | None = None
+        self._written, self._written_at = -1, 0.0
+
+    def start(self, resume: bool) -> list[dict[str, Any]]:
+        """The metrics of the epochs already done: none for a new run, which must not touch an old one."""
+        if self._out is None:
+            if resume:
+                raise ConfigError("resume needs out, the folder of the run to go on with.")
+            return []
+        history: list[dict[str, Any]] = []
+        if resume and not self._out.is_dir():
+            raise ConfigError(f"There is no run folder {self._out} to resume.")
+        if resume and not is_new(self._out):
+            checkpoint = read_checkpoint(self._out / "checkpoint")
+            _require_same(checkpoint.settings, self._settings, self._out)
+            self._state.restore(checkpoint.tensors, self._out / "checkpoint")
+            history, self._written = checkpoint.history, len(checkpoint.history)
+        else:
+            require_new(self._out)
+        self._keep(history)
+        self.flush()
+        lines = "".join(json.dumps(metrics) + "\n" for metrics in history)
+        write_atomically(self._out / "metrics.jsonl", lines.encode())
+        return history
+
+    def epoch(self, history: list[dict[str, Any]]) -> None:
+        """An epoch ended: a line of metrics now, a checkpoint unless the last one is very young."""
+        if self._out is None:
+            return
+        self._keep(history)
+        with (self._out / "metrics.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(history[-1]) + "\n")
+        if time.monotonic() - self._written_at >= SECONDS_BETWEEN:
+            self.flush()
+
+    def flush(self) -> None:
+        """Writes the checkpoint of the last finished epoch if that is not yet done."""
+        if self._out is not None and self._last is not None and self._written != len(self._last.history):
+            write_checkpoint(self._out / "checkpoint", self._last)
+            self._written, self._written_at = len(self._last.history), time.monotonic()
+
+    def epochs_kept(self) -> int:
+        return 0 if self._last is None else len(self._last.history)
+
+    def _keep(self, history: list[dict[str, Any]]) -> None:
+        copies = {name: tensor.detach().clone() for name, tensor in self._state.tensors().items()}
+        self._last = Checkpoint(self._settings, list(history), copies)
+
+
+def is_new(out: Path) -> bool:
+    """Whether the folder holds no work: at most `config.toml` and the torso of a first checkpoint."""
+    if not out.exists():
+        return True
+    return {path.name for path in out.iterdir()} <= {"config.toml", "checkpoint"} and not (
+        out / "checkpoint" / "state.json"
+    ).exists()
+
+
+def require_new(out: Path) -> None:
+    if out.exists() and not out.is_dir():
+        raise ConfigError(f"{out} is a file; choose another folder for the run.")
+    if not is_new(out):
+        raise ConfigError(f"{out} is not empty: go on with it by --resume {out}, or choose another folder.")
+
+
+def _require_same(saved: Mapping[str, Any], now: Mapping[str, Any], out: Path) -> None:
+    different = [name for name in {**saved, **now} if saved.get(name) != now.get(name)]
+    if different:
+        was = ", ".join(f"{name} = {saved.get(name)!r}" for name in different)
+        given = ", ".join(f"{name} = {now.get(name)!r}" for name in different)
+        raise ConfigError(
+            f"{out} was started with {was} and cannot be resumed with {given}; train into another folder."
+        )

@@ -1,0 +1,166 @@
+"""Losses against their formulas written out, their laws, and gradients where they are delicate."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.nn import functional as F
+
+from gloronet import config
+from gloronet.losses import LOSSES, ce, emma, lmt, plain, trades_ce, trades_kl
+from gloronet.margins import bottom_logit
+
+cases = st.tuples(st.integers(0, 10**6), st.integers(1, 5), st.integers(2, 6), st.floats(0, 3))
+ALL = {**LOSSES, "plain": plain}
+
+
+def draw(case):
+    """logits, margins (symmetric, 0 on the diagonal), labels, ε"""
+    seed, batch, m, epsilon = case
+    g = torch.Generator().manual_seed(seed)
+    logits = 3 * torch.randn(batch, m, dtype=torch.float64, generator=g)
+    margins = torch.rand(m, m, dtype=torch.float64, generator=g) * (1 - torch.eye(m, dtype=torch.float64))
+    return logits, margins + margins.T, torch.randint(m, (batch,), generator=g), epsilon
+
+
+def test_the_table_is_what_a_config_can_name():
+    assert tuple(LOSSES) == config.LOSSES
+
+
+@given(cases)
+def test_ce_is_the_softmax_of_m_plus_one_outputs(case):
+    logits, margins, labels, epsilon = draw(case)
+    bottom = bottom_logit(logits, margins, epsilon)
+    expected = 0.0
+    for y, y_bottom, label in zip(logits.tolist(), bottom.tolist(), labels.tolist(), strict=True):
+        total = sum(math.exp(v) for v in y) + math.exp(y_bottom)
+        expected -= math.log(math.exp(y[label]) / total) / len(labels)
+    assert ce(logits, margins, labels, epsilon).item() == pytest.approx(expected, rel=1e-9)
+
+
+@given(cases, st.floats(0, 10))
+def test_trades_kl_is_cross_entropy_plus_the_divergence(case, lam):
+    logits, margins, labels, epsilon = draw(case)
+    bottom = bottom_logit(logits, margins, epsilon)
+    p, q = logits.softmax(dim=1), torch.cat((logits, bottom.unsqueeze(1)), dim=1).softmax(dim=1)
+    kl = (p * (p.log() - q[:, :-1].log())).sum(dim=1)  # softmax(y)⊕0 against softmax(y, y_⊥)
+    lse = torch.cat((logits, bottom.unsqueeze(1)), dim=1).logsumexp(1) - logits.logsumexp(1)
+    torch.testing.assert_close(kl, lse, atol=1e-8, rtol=1e-6)
+    expected = F.cross_entropy(logits, labels) + lam * lse.mean()
+    torch.testing.assert_close(trades_kl(logits, margins, labels, epsilon, lam), expected)
+
+
+@given(cases, st.floats(0, 10))
+def test_soft_cross_entropy_adds_the_entropy(case, lam):
+    logits, margins, labels, epsilon = draw(case)
+    bottom = bottom_logit(logits, margins, epsilon)
+    p = logits.softmax(dim=1)
+    log_q = torch.cat((logits, bottom.unsqueeze(1)), dim=1).log_softmax(dim=1)[:, :-1]
+    soft = trades_ce(logits, margins, labels, epsilon, lam)
+    expected = F.cross_entropy(logits, labels) - lam * (p * log_q).sum(dim=1).mean()
+    torch.testing.assert_close(soft, expected)
+    entropy = -(p * p.log()).sum(dim=1).mean()
+    torch.testing.assert_close(soft - trades_kl(logits, margins, labels, epsilon, lam), lam * entropy)
+
+
+@given(cases)
+def test_trades_without_lambda_is_plain(case):
+    logits, margins, labels, epsilon = draw(case)
+    expected = plain(logits, margins, labels, epsilon)
+    for loss in (trades_kl, trades_ce):
+        torch.testing.assert_close(loss(logits, margins, labels, epsilon, 0.0), expected)
+
+
+@given(cases)
+def test_emma_is_its_formula(case):
+    logits, margins, labels, epsilon = draw(case)
+    expected = 0.0
+    for y, label in zip(logits.tolist(), labels.tolist(), strict=True):
+        total = 0.0
+        for i, v in enumerate(y):
+            z, push = v - y[label], epsilon * margins[label, i].item()
+            r = min(max(-z / max(push, 1e-8), 0.01), 1.0)
+            total += math.exp(z + r * push)
+        expected += math.log(total) / len(labels)
+    assert emma(logits, margins, labels, epsilon).item() == pytest.approx(expected, rel=1e-9)
+
+
+def test_emma_pushes_a_distant_rival_by_all_of_epsilon_and_a_near_one_to_the_tie():
+    margins, label = torch.tensor([[0.0, 2.0], [2.0, 0.0]]), torch.tensor([0])
+    far, near = torch.tensor([[5.0, 0.0]]), torch.tensor([[0.5, 0.0]])
+    # With every r = 1, EMMA is LMT's formula with the margins it is given.
+    torch.testing.assert_close(emma(far, margins, label, 1.0), lmt(far, margins, label, 1.0))
+    torch.testing.assert_close(emma(near, margins, label, 1.0), torch.tensor(math.log(2)))
+
+
+def test_emma_holds_r_fixed():
+    logits = torch.tensor([[0.5, 0.0]], requires_grad=True)
+    emma(logits, torch.tensor([[0.0, 2.0], [2.0, 0.0]]), torch.tensor([0]), 1.0).backward()
+    # At the tie both have probability 1/2; were r not fixed, z + r·ε·m = 0 would have no gradient at all.
+    torch.testing.assert_close(logits.grad, torch.tensor([[-0.5, 0.5]]))
+
+
+@given(cases)
+def test_lmt_raises_every_logit_but_the_labels(case):
+    logits, margins, labels, epsilon = draw(case)
+    raised = logits.clone()
+    for b, label in enumerate(labels.tolist()):
+        for i in range(logits.shape[1]):
+            raised[b, i] += epsilon * margins[label, i] if i != label else 0.0
+    torch.testing.assert_close(lmt(logits, margins, labels, epsilon), F.cross_entropy(raised, labels))
+
+
+@given(cases, st.floats(1, 2))
+def test_larger_margins_and_larger_epsilons_never_cost_less(case, factor):
+    logits, margins, labels, epsilon = draw(case)
+    for loss in LOSSES.values():
+        base = loss(logits, margins, labels, epsilon, 1.0)
+        assert loss(logits, margins * factor, labels, epsilon, 1.0) >= base - 1e-12
+        assert loss(logits, margins, labels, epsilon * factor, 1.0) >= base - 1e-12
+        assert base >= plain(logits, margins, labels, epsilon, 1.0) - 1e-12
+
+
+def test_without_epsilon_bottom_is_the_second_best_logit_and_not_absent():
+    logits, labels = torch.tensor([[2.0, 1.0, 0.0]]), torch.tensor([0])
+    expected = -math.log(math.exp(2) / (math.exp(2) + 2 * math.exp(1) + 1))
+    assert ce(logits, 1 - torch.eye(3), labels, 0.0).item() == pytest.approx(expected)
+    assert plain(logits, 1 - torch.eye(3), labels, 0.0).item() < expected
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("epsilon", [0.0, 0.3, 100.0])
+@pytest.mark.parametrize("margins", [torch.zeros(3, 3), 1 - torch.eye(3), 1e4 * (1 - torch.eye(3))])
+@pytest.mark.parametrize(
+    "logits",
+    [torch.zeros(2, 3), torch.tensor([[1.0, 1.0, 0.0], [0.0, 1.0, 1.0]]), torch.tensor([[1e4, -1e4, 0]] * 2)],
+)
+def test_values_and_gradients_are_finite(name, epsilon, margins, logits):
+    logits, margins = logits.clone().requires_grad_(), margins.clone().requires_grad_()
+    loss = ALL[name](logits, margins, torch.tensor([0, 2]), torch.tensor(epsilon), torch.tensor(2.0))
+    assert loss.shape == ()
+    assert loss.isfinite()
+    loss.backward()
+    assert logits.grad.isfinite().all()
+    assert margins.grad is None or margins.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_margins_get_a_gradient(name):
+    logits, margins = torch.tensor([[1.0, 0.5, 0.0]]), (1 - torch.eye(3)).requires_grad_()
+    LOSSES[name](logits, margins, torch.tensor([0]), 0.3, 1.0).backward()
+    off_diagonal = margins.grad * (1 - torch.eye(3))
+    assert off_diagonal.max() > 0  # larger margins cost more: the net is asked to be smoother
+    assert off_diagonal.min() >= 0
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_half_precision_logits_are_computed_in_float32(name):
+    g = torch.Generator().manual_seed(0)
+    logits = (10 * torch.randn(8, 3, generator=g)).bfloat16()
+    arguments = 1 - torch.eye(3), torch.randint(3, (8,), generator=g), 0.01, 1.0
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = ALL[name](logits, *arguments)
+    assert loss.dtype == torch.float32
+    torch.testing.assert_close(loss, ALL[name](logits.float(), *arguments))
