@@ -7,7 +7,7 @@ BIN := .venv/bin
 .PHONY: demo test test-all lint clean
 
 demo: .venv/installed
-	$(BIN)/gloronet demo
+	$(BIN)/gloronet train
 
 test: .venv/installed lint
 	$(BIN)/pytest -n auto -m "not slow"

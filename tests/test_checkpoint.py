@@ -30,6 +30,8 @@ from gloronet.train.checkpoint import (
     write_checkpoint,
 )
 
+torch.set_num_threads(1)  # threads that share a core with other workers wait for each other
+
 CONFIG = TrainConfig(epochs=2, batch_size=512, augmentation="crop-flip")
 
 
@@ -166,7 +168,8 @@ train(sys.argv[2])
 
 def test_a_run_killed_again_and_again_ends_with_the_same_bits(tmp_path: Path) -> None:
     script = [sys.executable, "-c", _KILLER, str(tmp_path / "whole"), str(tmp_path / "killed")]
-    done = subprocess.run(script, capture_output=True, text=True, timeout=100)
+    without_cuda = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}  # which does not survive a fork
+    done = subprocess.run(script, capture_output=True, text=True, timeout=100, env=without_cuda)
     assert done.returncode == 0, done.stderr
     first, *codes, last = done.stdout.split()
     assert (first, last) == ("0", "0"), done.stderr
@@ -271,7 +274,9 @@ def test_metrics_after_the_checkpoint_are_dropped(digits: Dataset, run: Path) ->
 
 def test_resuming_with_other_settings_names_them(digits: Dataset, run: Path) -> None:
     other = dataclasses.replace(CONFIG, epochs=3, lr=0.5)
-    with pytest.raises(ConfigError, match=r"started with epochs = 2, lr = 0.001 and .* epochs = 3, lr = 0.5;"):
+    with pytest.raises(
+        ConfigError, match=r"started with epochs = 2, lr = 0.001 and .* epochs = 3, lr = 0.5;"
+    ):
         fit(fresh(digits), digits, other, out=run, resume=True, device="cpu")
     net = GloRoNet(fresh(digits).module, 0.4, digits.input_shape)
     with pytest.raises(ConfigError, match=r"started with net.epsilon = 0.3 "):

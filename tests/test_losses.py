@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
@@ -29,6 +29,7 @@ def test_the_table_is_what_a_config_can_name():
     assert tuple(LOSSES) == config.LOSSES
 
 
+@settings(deadline=None)
 @given(cases)
 def test_ce_is_the_softmax_of_m_plus_one_outputs(case):
     logits, margins, labels, epsilon = draw(case)
@@ -40,6 +41,7 @@ def test_ce_is_the_softmax_of_m_plus_one_outputs(case):
     assert ce(logits, margins, labels, epsilon).item() == pytest.approx(expected, rel=1e-9)
 
 
+@settings(deadline=None)
 @given(cases, st.floats(0, 10))
 def test_trades_kl_is_cross_entropy_plus_the_divergence(case, lam):
     logits, margins, labels, epsilon = draw(case)
@@ -52,6 +54,7 @@ def test_trades_kl_is_cross_entropy_plus_the_divergence(case, lam):
     torch.testing.assert_close(trades_kl(logits, margins, labels, epsilon, lam), expected)
 
 
+@settings(deadline=None)
 @given(cases, st.floats(0, 10))
 def test_soft_cross_entropy_adds_the_entropy(case, lam):
     logits, margins, labels, epsilon = draw(case)
@@ -65,6 +68,7 @@ def test_soft_cross_entropy_adds_the_entropy(case, lam):
     torch.testing.assert_close(soft - trades_kl(logits, margins, labels, epsilon, lam), lam * entropy)
 
 
+@settings(deadline=None)
 @given(cases)
 def test_trades_without_lambda_is_plain(case):
     logits, margins, labels, epsilon = draw(case)
@@ -73,6 +77,7 @@ def test_trades_without_lambda_is_plain(case):
         torch.testing.assert_close(loss(logits, margins, labels, epsilon, 0.0), expected)
 
 
+@settings(deadline=None)
 @given(cases)
 def test_emma_is_its_formula(case):
     logits, margins, labels, epsilon = draw(case)
@@ -102,6 +107,7 @@ def test_emma_holds_r_fixed():
     torch.testing.assert_close(logits.grad, torch.tensor([[-0.5, 0.5]]))
 
 
+@settings(deadline=None)
 @given(cases)
 def test_lmt_raises_every_logit_but_the_labels(case):
     logits, margins, labels, epsilon = draw(case)
@@ -112,6 +118,7 @@ def test_lmt_raises_every_logit_but_the_labels(case):
     torch.testing.assert_close(lmt(logits, margins, labels, epsilon), F.cross_entropy(raised, labels))
 
 
+@settings(deadline=None)
 @given(cases, st.floats(1, 2))
 def test_larger_margins_and_larger_epsilons_never_cost_less(case, factor):
     logits, margins, labels, epsilon = draw(case)

@@ -19,6 +19,7 @@ def random(seed, *shape):
     return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
+@settings(deadline=None)
 @given(seeds, st.integers(1, 5), st.integers(2, 6), st.floats(0, 3), st.integers(0, 2))
 def test_bottom_is_the_formula(seed, batch, m, epsilon, decimals):
     logits = random(seed, batch, m).round(decimals=decimals)  # with few decimals there are ties
@@ -63,6 +64,7 @@ def test_bottom_takes_epsilon_as_a_tensor_and_stays_float32():
     assert bottom_logit(logits.bfloat16(), margins, 0.25).dtype == torch.float32
 
 
+@settings(deadline=None)
 @given(seeds, st.integers(2, 6), st.integers(1, 5), st.floats(0.01, 10))
 def test_margins_are_the_formulas(seed, m, n, k):
     w = random(seed, m, n)
@@ -79,6 +81,7 @@ def test_margins_are_the_formulas(seed, m, n, k):
         assert torch.equal(margins.diagonal(), torch.zeros(m, dtype=torch.float64))
 
 
+@settings(deadline=None)
 @given(seeds, st.integers(2, 40), st.integers(1, 8), st.floats(0.01, 10))
 def test_lmt_is_the_spectral_norm_from_below(seed, m, n, k):
     w = random(seed, m, n)

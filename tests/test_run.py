@@ -17,6 +17,8 @@ from gloronet.errors import ConfigError
 from gloronet.net import GloRoNet
 from gloronet.train import fit
 
+torch.set_num_threads(1)  # threads that share a core with other workers wait for each other
+
 CONFIG = Config(
     epsilon="36/255",
     model=ModelConfig(architecture="c(4,4,2).d(16).d(10)", activation="relu"),

@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gloronet.errors import ConfigError
@@ -64,6 +64,7 @@ def test_cosine_and_linear_fall_from_lr_to_zero():
     assert lr_schedule("constant", 0.4, 8)(7) == 0.4
 
 
+@settings(deadline=None)
 @given(st.sampled_from(["single", "log", "0.1,0.3,9", "ramp 0.1,1"]), st.integers(1, 50), st.data())
 def test_epsilon_grows_from_above_zero_to_the_end(spec, epochs, data):
     schedule = epsilon_schedule(spec, 0.3, 0.3, epochs)
@@ -71,6 +72,7 @@ def test_epsilon_grows_from_above_zero_to_the_end(spec, epochs, data):
     assert 0 < schedule(t) <= schedule(u) * (1 + 1e-12) <= 0.3 * (1 + 1e-9)
 
 
+@settings(deadline=None)
 @given(st.sampled_from(["constant", "decay_to_1e-6", "cosine", "linear"]), st.integers(1, 50), st.data())
 def test_learning_rates_never_grow_and_never_turn_negative(spec, epochs, data):
     schedule = lr_schedule(spec, 1e-3, epochs)

@@ -23,6 +23,8 @@ from gloronet.net import GloRoNet
 from gloronet.train import LineProgress, LiveProgress, Progress, TrainingInterrupted, fit, progress_on
 from gloronet.train.checkpoint import read_checkpoint
 
+torch.set_num_threads(1)  # threads that share a core with other workers wait for each other
+
 QUICK = TrainConfig(epochs=3, batch_size=256, lr=5e-3, epsilon_train="0.45")
 
 
@@ -192,6 +194,24 @@ def test_ctrl_c_without_a_folder_says_that_nothing_was_saved(digits: Dataset) ->
     with pytest.raises(KeyboardInterrupt, match="Nothing was saved"):
         fit(net, digits, QUICK, device="cpu", progress=_InterruptAt(0.5))
     assert not net.training
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+def test_on_cuda_it_trains_is_interrupted_and_resumes(digits: Dataset, tmp_path: Path) -> None:
+    config = TrainConfig(epochs=3, batch_size=256, lr=5e-3, augmentation="crop-flip")
+    whole, resumed = fresh(digits), fresh(digits)
+    before = torch.cuda.get_rng_state()
+    history = fit(whole, digits, config)
+    assert {tensor.device.type for tensor in whole.state_dict().values()} == {"cuda"}
+    with pytest.raises(TrainingInterrupted, match="2 of 3 epochs are saved"):
+        fit(fresh(digits), digits, config, out=tmp_path / "run", progress=_InterruptAt(2.5))
+    with pytest.raises(ConfigError, match="started with device = 'cuda'"):
+        fit(fresh(digits), digits, config, out=tmp_path / "run", resume=True, device="cpu")
+    again = fit(resumed, digits, config, out=tmp_path / "run", resume=True, device="cuda:0")
+    assert [metrics["loss"] for metrics in again] == pytest.approx([m["loss"] for m in history], rel=1e-3)
+    for mine, his in zip(weights(whole), weights(resumed), strict=True):
+        torch.testing.assert_close(mine, his, rtol=1e-3, atol=1e-4)
+    assert torch.equal(torch.cuda.get_rng_state(), before)
 
 
 def test_data_and_devices_that_do_not_fit_are_refused(digits: Dataset) -> None:

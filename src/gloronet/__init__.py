@@ -10,4 +10,5 @@ from gloronet.program import Bound, Program, trace
 from gloronet.run import load, save
 from gloronet.train import fit
 
+
 __version__ = "0.1.0"

@@ -56,31 +56,39 @@ def pgd(
 ) -> Attack:
     """Projected gradient descent on the margin, within ‖x′ − x‖₂ ≤ ε (one radius, or one a sample).
 
-    Steps have length `step_size` (2.5·ε/steps when not given) down the normalised gradient. The first
-    start is x, every restart's a random point of the ball; samples already broken sit restarts out.
-    Of all points visited, the one of lowest margin is returned. `progress(done, total)` counts steps.
+    Steps go down the normalised gradient; their length begins with `step_size` (8·ε/steps when not given)
+    and falls linearly to 0. The first start is x and descends on y_label − max of the others. The r-th
+    restart begins at a random point of the ball and descends on y_label − y_i for the rival i that is
+    r-th strongest at x; samples already broken sit it out. Of all points visited, the one of lowest
+    margin is returned. `progress(done, total)` counts steps.
     """
     x, box = x.detach(), clip or (-math.inf, math.inf)
     radius = _checked(x, labels, epsilon, box, steps, restarts)
-    length = 2.5 * radius / steps if step_size is None else torch.full_like(radius, step_size)
-    best = x.clone()
-    margin, broken = _evaluate(logits_fn, x, labels)
+    length = 8 * radius / steps if step_size is None else torch.full_like(radius, step_size)
+    with torch.no_grad():
+        logits = logits_fn(x)
+    rivals = _others(logits, labels).argsort(dim=1, descending=True)[:, :-1]
+    best, margin, broken = x.clone(), *_score(logits, labels)
     for restart in range(restarts):
         left = (~broken).nonzero().squeeze(1)
         if not len(left):
             break
         centre, label, ball = x[left], labels[left], radius[left]
         stride = _like(length[left].to(x.dtype), x)
-        point = centre if restart == 0 else _project(_random(centre, ball, generator), centre, ball, box)
-        for step in range(steps + 1):  # the last one only looks
-            value, wrong, downhill = _look(logits_fn, point, label)
+        point, rival = centre, None
+        if restart > 0:
+            point = _project(_random(centre, ball, generator), centre, ball, box)
+            rival = rivals[left, (restart - 1) % rivals.shape[1]]
+        for step in range(steps + 1):  # the last one has length 0 and only looks
+            value, wrong, downhill = _look(logits_fn, point, label, rival)
             better = value < margin[left]
             improved = left[better]
             best[improved], margin[improved], broken[improved] = point[better], value[better], wrong[better]
-            point = _project(point + stride * downhill, centre, ball, box)
+            point = _project(point + (1 - step / steps) * stride * downhill, centre, ball, box)
             if progress is not None and step < steps:
                 progress(restart * steps + step + 1, restarts * steps)
-    margin, success = _evaluate(logits_fn, best, labels)
+    with torch.no_grad():
+        margin, success = _score(logits_fn(best), labels)
     return Attack(best, labels, success, _distance(best, x), margin, radius)
 
 
@@ -92,7 +100,7 @@ def minimal(
     *,
     halvings: int = 8,
     steps: int = 20,
-    restarts: int = 1,
+    restarts: int = 3,
     clip: Interval | None = (0.0, 1.0),
     generator: torch.Generator | None = None,
     progress: Progress | None = None,
@@ -145,28 +153,36 @@ def write_csv(path: Path, rows: Iterable[Mapping[str, int | float]]) -> None:
         unfinished.unlink(missing_ok=True)
 
 
-def _evaluate(logits_fn: Logits, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """The margin y_label − max_{i≠label} y_i, and whether another class is predicted (first on ties)."""
-    with torch.no_grad():
-        logits = logits_fn(x)
-        return _margin(logits, labels), logits.argmax(dim=1) != labels
+def _look(
+    logits_fn: Logits, point: Tensor, labels: Tensor, rival: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The score of the points, and the unit directions in which the label's lead falls fastest.
 
-
-def _look(logits_fn: Logits, point: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """As `_evaluate`, with the unit direction of steepest descent of the margin (0 where it is flat)."""
+    Its lead over the rival, or over the strongest at hand where none is given; 0 where it is flat.
+    """
     with torch.enable_grad():
         point = point.detach().requires_grad_()
         logits = logits_fn(point)
-        margin = _margin(logits, labels)
-        (gradient,) = torch.autograd.grad(margin.sum(), point)
+        margin, wrong = _score(logits, labels)
+        lead = margin if rival is None else _pick(logits, labels) - _pick(logits, rival)
+        (gradient,) = torch.autograd.grad(lead.sum(), point)
     gradient = gradient.double()  # a tiny gradient's square would be 0 in float32
     unit = torch.nan_to_num(gradient / _like(_norm(gradient), gradient), 0.0, 0.0, 0.0)
-    return margin.detach(), logits.argmax(dim=1) != labels, -unit.to(point.dtype)
+    return margin.detach(), wrong, -unit.to(point.dtype)
 
 
-def _margin(logits: Tensor, labels: Tensor) -> Tensor:
-    label = labels.unsqueeze(1)
-    return logits.gather(1, label).squeeze(1) - logits.scatter(1, label, -math.inf).amax(dim=1)
+def _score(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """The margin y_label − max_{i≠label} y_i, and whether another class is predicted (first on ties)."""
+    margin = _pick(logits, labels) - _others(logits, labels).amax(dim=1)
+    return margin, logits.argmax(dim=1) != labels
+
+
+def _pick(logits: Tensor, classes: Tensor) -> Tensor:
+    return logits.gather(1, classes.unsqueeze(1)).squeeze(1)
+
+
+def _others(logits: Tensor, labels: Tensor) -> Tensor:
+    return logits.scatter(1, labels.unsqueeze(1), -math.inf)
 
 
 def _random(centre: Tensor, radius: Tensor, generator: torch.Generator | None) -> Tensor:

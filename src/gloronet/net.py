@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from gloronet.config import FORMS, NORMS, parse_epsilon
-from gloronet.errors import ConfigError, UnsupportedOperation
+from gloronet.errors import ConfigError
 from gloronet.margins import bottom_logit, pairwise_margins
 from gloronet.operators.rounding import U64, norms_up
 from gloronet.program import (
@@ -63,6 +63,17 @@ class Certificates:
     def prediction(self) -> Tensor:
         """The label where it is certified at ε, BOTTOM elsewhere."""
         return torch.where(self.certified, self.label, BOTTOM)
+
+
+@dataclass(frozen=True)
+class LayerRow:
+    """One line of `explain`: an estimate and a bound never share a column."""
+
+    name: str
+    rule: str
+    method: str
+    estimate: float
+    bound: float
 
 
 class GloRoNet(nn.Module):
@@ -180,26 +191,32 @@ class GloRoNet(nn.Module):
         radius = torch.where(sound, radius, 0.0)
         return Certificates(label, radius, torch.where(sound, lead, -torch.inf), eps, semantics)
 
-    def explain(self, iterations: int = 200) -> str:
-        """A table: each layer's rule, estimate and bound, and which layer costs the most."""
+    def layers(self, iterations: int = 200) -> list[LayerRow]:
+        """Each operation with its estimate from below and its bound from above, in order."""
         proof = self._proof()
         program = self.program()
         with torch.no_grad():
             _, weight, _, sigmas = estimate(program, self._iterates(program), iterations, self.norm)
-            sigmas[program.ops[-1].output] = torch.linalg.matrix_norm(weight, 2)
-        layers = list(zip(program.ops, proof.bound.layers, strict=True))
-        worst = max(layer.value for _, layer in layers[:-1]) if len(layers) > 1 else None
-        lines = [f"{'layer':<20} {'rule':<12} {'estimate':>14} {'bound':>14}  how"]
-        for op, layer in layers:
-            sigma = torch.as_tensor(sigmas[op.output]).detach()
-            mark = "   <- costs the most" if layer.value == worst and layer.value > 1 else ""
-            lines.append(
-                f"{layer.name or '(top)':<20} {layer.rule:<12} {float(sigma):>14.6f} {layer.value:>14.6f}  "
-                f"{layer.method}{mark}"
-            )
+            order = 2 if self.norm == "l2" else torch.inf
+            sigmas[program.ops[-1].output] = torch.linalg.matrix_norm(weight, order)
+        return [
+            LayerRow(layer.name, layer.rule, layer.method, float(sigmas[op.output]), layer.value)
+            for op, layer in zip(program.ops, proof.bound.layers, strict=True)
+        ]
+
+    def explain(self) -> str:
+        """A table: each layer's rule, estimate and bound, and which layer costs the most."""
+        rows = self.layers()
+        proved = self.bound()
+        worst = max(rows[:-1], key=lambda row: row.bound, default=None)
+        lines = [f"{'layer':<16} {'rule':<10} {'estimate':>12} {'bound':>12}  how"]
+        for row in rows:
+            mark = "  <- costs the most" if row is worst and row.bound > 1 else ""
+            name = row.name or "(top)"
+            lines.append(f"{name:<16} {row.rule:<10} {row.estimate:>12.6f} {row.bound:>12.6f}  {row.method}{mark}")
         lines.append(
-            f"K up to the last hidden layer {proof.bound.constant:.6f}; largest margin constant "
-            f"{float(proof.bound.margins.max()):.6f} ({self.form} form, {self.norm})"
+            f"K up to the last hidden layer: {proved.constant:.6f}; "
+            f"largest margin constant: {float(proved.margins.max()):.6f} ({self.form} form, {self.norm})"
         )
         return "\n".join(lines)
 

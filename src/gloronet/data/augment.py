@@ -27,6 +27,8 @@ def augmentation(name: str) -> Augmentation:
     - `tfds`: the paper's other one: horizontal flip, zoom 0.25, brightness ± 0.2. The authors' code zooms by
       enlarging a random square of 0.75…1 of the side, so nothing comes in from outside.
     - `crop-flip`: shift by up to 4 whole pixels, reflected at the edge, and horizontal flip.
+    - `jitter`: for digits and letters, which must not be flipped: rotation by up to 4°, shifts by up to 0.02
+      of width and height, zoom by 0.96…1.04.
     """
     if name not in _AUGMENTATIONS:
         raise ConfigError(f"There is no augmentation {name!r}; there are {', '.join(_AUGMENTATIONS)}.")
@@ -85,11 +87,21 @@ def _crop_flip(x: Tensor, generator: Generator) -> Tensor:
     return x[image, channel, rows.view(n, 1, height, 1), columns.view(n, 1, 1, width)]
 
 
+def _jitter(x: Tensor, generator: Generator) -> Tensor:
+    _require_images(x, "jitter")
+    turn, right, down, zoom = (2 * u - 1 for u in _uniform(x, 4, generator))
+    height, width = x.shape[-2:]
+    angle, scale = math.radians(4) * turn, 1 + 0.04 * zoom
+    cos, sin = scale * angle.cos(), scale * angle.sin()
+    return _affine(x, (cos, -sin, 0.02 * width * right), (sin, cos, 0.02 * height * down))
+
+
 _AUGMENTATIONS: dict[str, Augmentation] = {
     "none": _none,
     "default": _default,
     "tfds": _tfds,
     "crop-flip": _crop_flip,
+    "jitter": _jitter,
 }
 
 _Row = tuple[Tensor, Tensor, Tensor]

@@ -1,7 +1,8 @@
 """What the rows say: shares, curves, per-class figures. Plain NumPy, and the only place that counts.
 
-Right means the answer is the true label; certified means radius > ε; VRA is the share of both; in a
-mean radius a wrong answer counts 0. Printed numbers keep what they claim: a radius is rounded down, a bound up, an estimate to the nearest.
+Right means the answer is the true label; certified means radius > ε; VRA is the share of both; in a mean
+radius a wrong answer counts 0. Printed numbers keep what they claim: a radius is rounded down, a bound up,
+an estimate to the nearest.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decima
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 from rich.table import Table
 
 from gloronet.errors import ConfigError
@@ -19,7 +21,7 @@ from gloronet.report.files import Array
 from gloronet.report.rows import Attack, Run
 
 
-def curve(radius: Any, right: Any) -> tuple[Array, Array]:
+def curve(radius: ArrayLike, right: ArrayLike) -> tuple[Array, Array]:
     """The step curve of accuracy against radius: share(r) = share of samples right AND radius > r.
 
     Returns (r, share) with r[0] = 0 and r rising; share[k] holds on [r[k], r[k+1]), the last one for ever
@@ -29,12 +31,14 @@ def curve(radius: Any, right: Any) -> tuple[Array, Array]:
     >>> r.tolist(), share.tolist()
     ([0.0, 0.2, 0.5], [0.5, 0.25, 0.0])
     """
-    radius, right = np.asarray(radius, dtype=np.float64), np.asarray(right, dtype=bool)
-    if radius.ndim != 1 or radius.shape != right.shape or len(radius) == 0:
-        raise ConfigError("A curve needs one radius and one right-or-wrong per sample, and a sample.")
-    alive = np.sort(radius[right & (radius > 0)])
+    radii, rights = np.asarray(radius, dtype=np.float64), np.asarray(right, dtype=bool)
+    if radii.ndim != 1 or radii.shape != rights.shape or len(radii) == 0:
+        raise ConfigError(
+            "A curve needs one radius and one right-or-wrong a sample, and at least one sample."
+        )
+    alive = np.sort(radii[rights & (radii > 0)])
     r = np.concatenate([[0.0], np.unique(alive[np.isfinite(alive)])])
-    return r, (len(alive) - np.searchsorted(alive, r, side="right")) / len(radius)
+    return r, (len(alive) - np.searchsorted(alive, r, side="right")) / len(radii)
 
 
 def summary_table(summary: dict[str, Any]) -> Table:

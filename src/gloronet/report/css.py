@@ -74,6 +74,7 @@ table.matrix th, table.matrix td {{ padding: 4px 6px; text-align: right; }}
 .barred {{ display: inline-flex; align-items: center; gap: 10px; white-space: nowrap; }}
 .bar {{ width: 76px; height: 6px; border-radius: 3px; background: var(--line); overflow: hidden; }}
 .bar span {{ display: block; height: 100%; border-radius: 3px; }}
+sub {{ line-height: 0; }}
 details summary {{ cursor: pointer; color: var(--muted); font-size: .91rem; margin-bottom: 10px; }}
 
 .tiles {{ display: grid; grid-template-columns: repeat(6, 1fr); gap: 12px; }}
@@ -104,6 +105,8 @@ footer p {{ max-width: none; margin: 0 0 .35em; }}
   section {{ margin-top: 32px; padding-top: 22px; }}
   table {{ font-size: .86rem; }}
   .bar {{ display: none; }}
+  table.layers th, table.layers td {{ padding-right: 9px; font-size: .8rem; }}
+  .most {{ margin-left: 4px; padding: 0 6px; font-size: .68rem; }}
   figure img {{ width: calc(100% + 20px); max-width: none; margin: 0 -10px; }}
 }}
 @media print {{ main {{ max-width: none; padding: 0; }}

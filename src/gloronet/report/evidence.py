@@ -6,11 +6,10 @@ import math
 
 import numpy as np
 
-from gloronet.report import counts, gallery, html, style
+from gloronet.report import counts, html, style
 from gloronet.report.counts import down, nearest, percent, up
 from gloronet.report.html import Markup, tag
 from gloronet.report.rows import Bound, Run
-
 
 _K_IJ = Markup("K<sub>ij</sub>")
 
@@ -34,7 +33,8 @@ def accuracy(run: Run, png: bytes) -> Markup:
     alt = f"Certified accuracy falls from {percent(counts.clean(run).share)} clean as the radius grows"
     parts = [html.figure(png, alt, *caption), _at_radii(run)]
     if run.attack is None:
-        parts.append(html.missing("Nothing has tried to break these answers: attacks.csv is not here.", "gloronet attack RUN"))
+        text = "Nothing has tried to break these answers at ε: attacks.csv is not here."
+        parts.append(html.missing(text, "gloronet attack RUN"))
     if run.attack is not None or run.minimal is not None:
         parts.append(_verdict(run))
     return html.section("Certified accuracy against radius", *parts)
@@ -43,16 +43,10 @@ def accuracy(run: Run, png: bytes) -> Markup:
 def _at_radii(run: Run) -> Markup:
     """The two curves read off at a few radii."""
     c, attack = run.certificates, run.minimal
-    named = [
-        ("0", 0.0),
-        ("ε/2", run.epsilon / 2),
-        ("ε", run.epsilon),
-        ("3ε/2", 1.5 * run.epsilon),
-        ("2ε", 2 * run.epsilon),
-    ]
     rows = []
-    for name, r in named if run.epsilon > 0 else named[:1]:
-        row = [f"{name} = {r:.4g}" if r else "0", percent(float((c.right & (c.radius > r)).mean()))]
+    for name, times in (("0", 0.0), ("ε/2", 0.5), ("ε", 1.0), ("3ε/2", 1.5), ("2ε", 2.0)):
+        r = times * run.epsilon
+        row = [f"{name} = {r:.4g}" if r else name, percent(float((c.right & (c.radius > r)).mean()))]
         if attack is not None:
             # Beyond the largest radius it was given the attack never looked.
             looked = r <= max(attack.epsilon, attack.distance[attack.success].max(initial=0.0))
@@ -80,70 +74,13 @@ def _verdict(run: Run) -> Markup:
 
 def radii(run: Run, png: bytes) -> Markup:
     c = run.certificates
-    caption = f"Samples to the right of ε = {run.epsilon_text} are certified; to the left the network says ⊥."
     infinite = int(np.isinf(c.radius).sum())
-    if infinite:
-        caption += f" {infinite} of {len(c)} radii are infinite and not drawn."
-    return html.section(
-        "Radii", html.figure(png, "Histogram of certified radii, right and wrong answers", caption)
+    caption = (
+        f"Samples to the right of ε = {run.epsilon_text} are certified; to the left the network says ⊥. "
+        f"The last bar holds all larger radii{f', {infinite} of them infinite' if infinite else ''}."
     )
-
-
-def pictures(run: Run, regions: bytes | None) -> Markup:
-    parts = []
-    if run.regions is not None and regions is not None:
-        parts.append(
-            html.section(
-                "Decision regions",
-                html.figure(
-                    regions,
-                    "Coloured decision regions with a dark band between them where the network abstains",
-                    f"What the network answers at ε = {run.epsilon_text}. In the dark band it says ⊥. Two points "
-                    "of different colours are more than 2ε apart. The outlined shape has radius ε.",
-                ),
-            )
-        )
-    if run.gallery is not None:
-        parts.append(_gallery(run))
-    if not parts:
-        text = "There are no pictures: gallery.npz (images) or regions.npz (2-D data) is not here."
-        parts.append(html.section("Gallery", html.missing(text, "gloronet certify RUN")))
-    return html.join(parts)
-
-
-def _gallery(run: Run) -> Markup:
-    assert run.gallery is not None
-    if not run.gallery.drawable:
-        shape = "×".join(map(str, run.gallery.images.shape))
-        text = f"gallery.npz holds {shape} values; only images of one or three channels can be shown."
-        return html.section("Gallery", tag("p", text, kind="missing"))
-    parts = [
-        tag("p", f"From the {len(run.gallery.row)} images stored with this run: r is the certified radius, below "
-                 "it the answer. Frames: blue is certified, grey is ⊥ (in brackets the answer withheld), "
-                 "vermillion is certified and wrong.")
-    ]  # fmt: skip
-    for heading, tiles in gallery.groups(run):
-        shown = (
-            tag("div", html.picture(gallery.thumbnail(t.image), f"{t.answer}, radius {t.radius}"),
-                tag("b", f"r = {t.radius}"), tag("span", t.answer), kind=f"tile {t.kind}")
-            for t in tiles
-        )  # fmt: skip
-        parts += [tag("h3", heading), tag("div", *shown, kind="tiles")]
-    pairs = gallery.pairs(run)
-    if pairs:
-        shown = (
-            tag("div",
-                tag("div", *(html.picture(gallery.thumbnail(image), alt) for image, alt in
-                             ((p.image, f"image of {p.answer}"), (p.adversarial, "adversarial image"),
-                              (p.change, "change, stretched"))), kind="three"),
-                tag("b", f"changed at {p.distance}"), tag("span", f"{p.answer}, certified to {p.radius}"), kind="pair")
-            for p in pairs
-        )  # fmt: skip
-        parts += [
-            tag("h3", "The nearest adversarial images found: image, adversarial image, change (stretched)"),
-            tag("div", *shown, kind="pairs"),
-        ]
-    return html.section("Gallery", *parts)
+    alt = "Histogram of certified radii, right and wrong answers"
+    return html.section("Radii", html.figure(png, alt, caption))
 
 
 def classes(run: Run) -> Markup:
@@ -169,9 +106,8 @@ def training(run: Run, png: bytes | None) -> Markup:
         "Both accuracies are on the training set. The dashed VRA uses Lipschitz constants estimated from "
         "below by power iteration: an estimate, good for watching and choosing, which certifies nothing."
     )
-    return html.section(
-        "Training", html.figure(png, "Training curves: loss, accuracy, estimated VRA", caption)
-    )
+    alt = "Training curves: loss, accuracy, estimated VRA"
+    return html.section("Training", html.figure(png, alt, caption))
 
 
 def bound(run: Run) -> Markup:
@@ -185,13 +121,13 @@ def bound(run: Run) -> Markup:
     rows = []
     for layer in layers:
         costly = layer.bound == largest > 1
-        name = html.join([layer.name, *([tag("span", "largest factor", kind="most")] if costly else [])], "")
+        name = html.join([layer.name, *([tag("span", "largest", kind="most")] if costly else [])], "")
         rows.append((name, layer.rule, layer.method, nearest(layer.estimate), up(layer.bound)))
-    head = ("layer", "rule", "method", "estimate (from below)", "bound (proved from above)")
+    head = ("layer", "rule", "method", "estimate, from below", "bound, proved from above")
     seconds = "" if math.isnan(run.bound.seconds) else f" It took {run.bound.seconds:.1f} s to prove."
     note = (
-        f"Up to the last hidden layer the network’s constant is at most K = {up(run.bound.constant)}.{seconds} Bounds "
-        "are printed rounded up. Estimates steer training and are shown for comparison only."
+        f"Up to the last hidden layer the constant is at most K = {up(run.bound.constant)}.{seconds} "
+        "Bounds are printed rounded up. Estimates steer training and are shown for comparison only."
     )
     parts = [html.table(head, rows, "layers"), tag("p", note)]
     if len(run.bound.margins) > 1:
@@ -210,15 +146,15 @@ def _margins(run: Run, b: Bound) -> list[Markup]:
     rows.insert(1, ("median", f"all {len(values)} ordered pairs", up(float(np.median(values)))))
     parts = [
         tag("h3", "Margin constants"),
-        tag("p", _K_IJ, " bounds how fast logit j can gain on logit i. A radius is the smallest margin between the answer "
-                 "and another class, divided by their constant."),
+        tag("p", _K_IJ, " bounds how fast logit j can gain on logit i. A radius is the smallest margin "
+            "between the answer and another class, each divided by its constant."),
         html.table(("", "classes", _K_IJ), rows, "text"),
     ]  # fmt: skip
     if m <= 12:  # a larger matrix is for bound.json, not for reading
         names = [run.class_name(k) for k in range(m)]
-        grid = [
-            (names[a], *("" if a == c else up(float(b.margins[a, c])) for c in range(m))) for a in range(m)
-        ]
-        matrix = html.table(("", *names), grid, "matrix")
+        cells = [["" if a == c else up(float(b.margins[a, c])) for c in range(m)] for a in range(m)]
+        matrix = html.table(
+            ("", *names), ((name, *row) for name, row in zip(names, cells, strict=True)), "matrix"
+        )
         parts.append(tag("details", tag("summary", f"All {m} × {m} margin constants"), matrix))
     return parts

@@ -42,15 +42,17 @@ def certified_accuracy(figure: Figure, run: Run) -> None:
         r, share = np.append(r, reach), np.append(share, share[-1])
         ax.step(r, share, where="post", color=style.ATTACKED, label="attacked: unbroken within r")
         if reach >= run.epsilon:
-            _read_off(ax, run, r, share, style.ATTACKED, below=False)
+            _point(ax, run.epsilon, _value(r, share, run.epsilon), style.ATTACKED)
     elif run.attack is not None:
-        ax.plot(*rows["pgd"], "D", color=style.ATTACKED, markersize=7, zorder=5, label="attacked: withstood PGD")
+        (at,), (withstood,) = rows["pgd"]
+        end = max(end, 1.2 * at)
+        _point(ax, at, withstood, style.ATTACKED, label="attacked: withstood PGD")
     r, share = rows["certified"]
     r, share = np.append(r, max(end, r[-1])), np.append(share, share[-1])
     ax.fill_between(r, share, step="post", color=style.PROVED, alpha=0.12, linewidth=0)
     ax.step(r, share, where="post", color=style.PROVED, label="proved: radius > r")
-    roomy = run.epsilon > 0.2 * end and counts.vra(run).share > 0.15
-    _read_off(ax, run, r, share, style.PROVED, below=roomy)
+    proved = _value(r, share, run.epsilon)
+    _point(ax, run.epsilon, proved, style.PROVED, below=run.epsilon > 0.2 * end and proved > 0.15)
     style.mark_epsilon(ax, run)
     style.percent_axis(ax)
     ax.set_ylim(top=1.12)  # room for a number above a curve near 100 %
@@ -65,12 +67,12 @@ def radii(figure: Figure, run: Run) -> None:
     figure.set_size_inches(style.WIDTH, 3.2)
     ax, c = figure.subplots(), run.certificates
     end = _extent(c.radius, run.epsilon)
-    # ε is an edge of a bin, so that no bar is half certified.
-    width = run.epsilon / np.ceil(run.epsilon / (end / 40)) if run.epsilon > 0 else end / 40
+    width = end / 40
+    if run.epsilon > width:  # make ε an edge of a bin, so that no bar is half certified
+        width = run.epsilon / round(run.epsilon / width)
     bins = width * np.arange(np.ceil(end / width) + 1)
-    shown = np.isfinite(c.radius)
     ax.hist(
-        [np.minimum(c.radius[shown & which], bins[-1]) for which in (c.right, ~c.right)],
+        [np.minimum(c.radius[which], bins[-1]) for which in (c.right, ~c.right)],
         bins=bins.tolist(),
         stacked=True,
         color=[style.PROVED, style.ATTACKED],
@@ -129,7 +131,7 @@ def regions(figure: Figure, run: Run) -> None:
     ax.imshow(pixels, origin="lower", extent=(x0 - dx, x1 + dx, y0 - dy, y1 + dy), interpolation="nearest")
     for k in np.unique(g.labels):
         x, y = g.points[g.labels == k].T
-        name, marker = style.plain(run.class_name(int(k))), style.MARKERS[int(k) % len(style.MARKERS)]
+        name, marker = run.class_name(int(k)), style.MARKERS[int(k) % len(style.MARKERS)]
         ax.scatter(x, y, s=20, color=_colour(k), marker=marker, edgecolor="white", linewidth=0.6, label=name)
     ax.fill([], [], color=style.BOTTOM, label="⊥: abstains")
     if 0 < run.epsilon < min(x1 - x0, y1 - y0) / 4:
@@ -141,13 +143,17 @@ def regions(figure: Figure, run: Run) -> None:
     figure.legend(loc="outside upper left", ncols=6)
 
 
-def _read_off(ax: Axes, run: Run, r: Array, share: Array, colour: str, below: bool) -> None:
-    """The value of a step curve at ε, written above it to the right or below it to the left."""
-    value = float(share[np.searchsorted(r, run.epsilon, side="right") - 1])
-    ax.plot(run.epsilon, value, "o", color=colour, markersize=6, zorder=5)
+def _value(r: Array, share: Array, at: float) -> float:
+    """A step curve at one radius."""
+    return float(share[np.searchsorted(r, at, side="right") - 1])
+
+
+def _point(ax: Axes, x: float, share: float, colour: str, below: bool = False, label: str = "") -> None:
+    """A dot with its value, written above it to the right or below it to the left."""
+    ax.plot(x, share, "o", color=colour, markersize=6, zorder=5, label=label or "_")
     ax.annotate(
-        counts.percent(value),
-        (run.epsilon, value),
+        counts.percent(share),
+        (x, share),
         xytext=(-7, -6) if below else (7, 5),
         textcoords="offset points",
         ha="right" if below else "left",

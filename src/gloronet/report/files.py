@@ -62,7 +62,8 @@ def number(path: Path, value: Any) -> float:
 def read_npz(path: Path, names: tuple[str, ...]) -> dict[str, Array]:
     """All arrays of the file, which must hold at least the named ones; never unpickles."""
     try:
-        with np.load(path, allow_pickle=False) as file:
+        # Opened here because np.load forgets to close what turns out not to be a zip file.
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
     except (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile) as e:
         raise ConfigError(f"{path} is not a readable npz file: {e}") from None

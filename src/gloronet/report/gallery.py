@@ -32,9 +32,9 @@ class Pair:
     adversarial: Array
     change: Array
     """The difference, stretched so that grey is no change and black and white the largest one."""
+    label: str
     radius: str
     distance: str
-    answer: str
 
 
 def groups(run: Run) -> list[tuple[str, list[Tile]]]:
@@ -85,14 +85,16 @@ def sheet(figure: Figure, run: Run) -> None:
     lines = groups(run)
     figure.set_size_inches(1.25 * ACROSS, 2.0 * len(lines))
     frame = {"proved": style.PROVED, "bottom": style.BOTTOM, "wrong": style.ATTACKED}
-    for (heading, tiles), part in zip(lines, np.atleast_1d(figure.subfigures(len(lines), 1)), strict=True):
-        part.suptitle(style.plain(heading), x=0.01, ha="left", fontsize=10)
+    for (heading, tiles), part in zip(
+        lines, figure.subfigures(len(lines), 1, squeeze=False)[:, 0], strict=True
+    ):
+        part.suptitle(heading, x=0.01, ha="left", fontsize=10)
         axes = part.subplots(1, ACROSS)
         for ax in axes[len(tiles) :]:
             ax.set_visible(False)
         for ax, tile in zip(axes, tiles, strict=False):
             ax.imshow(_rgb(tile.image), interpolation="nearest")
-            ax.set(xticks=[], yticks=[], xlabel=style.plain(f"r = {tile.radius}\n{tile.answer}"))
+            ax.set(xticks=[], yticks=[], xlabel=f"r = {tile.radius}\n{tile.answer}")
             ax.xaxis.label.set_fontsize(8)
             ax.spines[:].set(visible=True, color=frame[tile.kind], linewidth=2)
 
@@ -113,14 +115,8 @@ def _pair(run: Run, image: Array, adversarial: Array, distance: float, row: int)
     gap = adversarial - image
     change = 0.5 + 0.5 * gap / max(float(np.abs(gap).max()), 1e-12)
     c = run.certificates
-    return Pair(
-        image,
-        adversarial,
-        change,
-        counts.down(float(c.radius[row])),
-        counts.nearest(distance),
-        run.class_name(int(c.label[row])),
-    )
+    label, radius = run.class_name(int(c.label[row])), counts.down(float(c.radius[row]))
+    return Pair(image, adversarial, change, label, radius, counts.nearest(distance))
 
 
 def _rgb(image: Array) -> Array:

@@ -10,6 +10,7 @@ from gloronet.config import to_dict
 from gloronet.report import counts, evidence, html, style
 from gloronet.report.counts import down, nearest, percent
 from gloronet.report.html import Markup, tag
+from gloronet.report.pictures import pictures
 from gloronet.report.rows import Attack, Run
 
 _FUNCTIONS = {
@@ -25,7 +26,7 @@ def render(run: Run, figures: dict[str, bytes]) -> str:
         _head(run),
         evidence.accuracy(run, figures["certified_accuracy.png"]),
         evidence.radii(run, figures["radii.png"]),
-        evidence.pictures(run, figures.get("regions.png")),
+        pictures(run, figures.get("regions.png")),
         evidence.classes(run),
         evidence.training(run, figures.get("training.png")),
         evidence.bound(run),
@@ -85,23 +86,16 @@ def _outcomes(run: Run) -> Markup:
 
 def _claim(run: Run) -> Markup:
     semantics = run.certificates.semantics
-    function = " and of ".join(
-        _FUNCTIONS.get(name, f"the network in {name} arithmetic") for name in semantics
-    )
+    function = " and of ".join(_FUNCTIONS.get(s, f"the network in {s} arithmetic") for s in semantics)
     quoted = ", ".join(f"“{name}”" for name in semantics)
-    return tag(
-        "div",
-        tag(
-            "p",
-            tag("b", "What is guaranteed. "),
-            f"For every sample here: no change of the input with {run.norm} norm smaller than its radius alters "
-            f"the label of {function} (semantics {quoted}). The bound is proved from above in float64, with "
-            f"outward rounding. A sample is certified when its radius is greater than ε = {run.epsilon_text}; "
-            "otherwise the network answers ⊥, “I abstain”. A certificate proves that an answer is stable, not "
-            "that it is true. The training curves’ VRA is an estimate and certifies nothing.",
-        ),
-        kind="claim",
+    text = (
+        f"For every sample here: no change of the input with {run.norm} norm smaller than its radius alters "
+        f"the label of {function} (semantics {quoted}). The bound is proved from above in float64, with "
+        f"outward rounding. A sample is certified when its radius is greater than ε = {run.epsilon_text}; "
+        "otherwise the network answers ⊥, “I abstain”. A certificate proves that an answer is stable, "
+        "not that it is true. The training curves’ VRA is an estimate and certifies nothing."
     )
+    return tag("div", tag("p", tag("b", "What is guaranteed. "), text), kind="claim")
 
 
 def _settings(run: Run) -> Markup:
@@ -113,26 +107,26 @@ def _provenance(run: Run) -> Markup:
     s = run.summary
     lines = []
     if not s:
-        lines.append(
-            html.missing("What made this run is not recorded: summary.json is not here.", "gloronet certify RUN")
-        )
+        text = "What made this run is not recorded: summary.json is not here."
+        lines.append(html.missing(text, "gloronet certify RUN"))
     named = (("gloronet", "version"), ("commit", "commit"), ("on", "hardware"), ("data", "data"))
     facts = [f"{name} {s[key]}" for name, key in named if key in s]
-    seconds = s.get("seconds")
-    if isinstance(seconds, dict):
-        facts += [f"{name} {value} s" for name, value in seconds.items()]
+    if isinstance(s.get("seconds"), dict):
+        facts += [f"{name} {_short(value)} s" for name, value in s["seconds"].items()]
     if facts:
         lines.append(tag("p", " · ".join(facts)))
     if run.bound is not None and run.bound.digest:
         lines.append(tag("p", "Program digest ", tag("code", run.bound.digest)))
-    sources = (
-        "Every number on this page is computed from the rows of certificates.csv and the files beside it."
-    )
+    sources = "Every number here is computed from the rows of certificates.csv and the files beside it."
     return tag("footer", *lines, tag("p", sources))
 
 
 def _attack_epsilon(run: Run, attack: Attack) -> str:
     return run.epsilon_text if np.isclose(attack.epsilon, run.epsilon) else nearest(attack.epsilon)
+
+
+def _short(value: object) -> str:
+    return f"{value:.1f}" if isinstance(value, int | float) else str(value)
 
 
 def _flat(table: dict[str, Any], prefix: str = "") -> list[tuple[str, object]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import matplotlib
 from matplotlib.axes import Axes
@@ -23,11 +24,12 @@ MARKERS = "os^Dv<>P"
 DPI = 200
 WIDTH = 5.8  # inches: narrow enough that its text can still be read on a phone
 
-_RC = {
+_RC: dict[Any, Any] = {
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],  # comes with matplotlib, so the figures look the same everywhere
     "font.size": 10,
     "text.usetex": False,
+    "text.parse_math": False,  # a "$" in a class name is a dollar
     "text.color": INK,
     "axes.labelcolor": MUTED,
     "axes.labelsize": 10,
@@ -72,19 +74,10 @@ def mark_epsilon(ax: Axes, run: Run) -> None:
     """A dashed line at ε with its name on top of the axes."""
     ax.axvline(run.epsilon, color=INK, linewidth=1.1, linestyle=(0, (4, 3)))
     ax.annotate(
-        plain(f"ε = {run.epsilon_text}"),
+        f"ε = {run.epsilon_text}",
         (run.epsilon, 1),
         xycoords=("data", "axes fraction"),
         xytext=(0, 3),
         textcoords="offset points",
         ha="center",
     )
-
-
-def plain(text: str) -> str:
-    """Text from a file, kept from being read as mathematics.
-
-    >>> plain("$5 or $6")
-    '\\\\$5 or \\\\$6'
-    """
-    return text.replace("$", r"\$")

@@ -3,7 +3,7 @@
 Every step takes a batch, the logits y = f(x) and the estimated margins K of the whole net, and lowers
 loss(y, K, labels, ε, λ). ε, λ and the learning rate are schedules of t = epoch + step/steps. All that is
 random comes from the seed, and everything that changes is in the checkpoint, so a run on the CPU that was
-killed and resumed ends with the very bits of one that was not.
+killed and resumed (with as many threads) ends with the very bits of one that was not.
 """
 
 from __future__ import annotations

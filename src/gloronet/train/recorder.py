@@ -99,8 +99,12 @@ class Recorder:
         if self._out is None:
             return
         self._keep(history)
-        with (self._out / "metrics.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(history[-1]) + "\n")
+        path = self._out / "metrics.jsonl"
+        try:
+            with path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(history[-1]) + "\n")
+        except OSError as e:
+            raise ConfigError(f"Cannot write {path}: {e.strerror}.") from None
         if time.monotonic() - self._written_at >= SECONDS_BETWEEN:
             self.flush()
 

@@ -1,0 +1,5 @@
+"""`python -m gloronet VERB …`."""
+
+from gloronet.cli import main
+
+raise SystemExit(main())

@@ -1,0 +1,195 @@
+"""The command line: `gloronet VERB …` or `python -m gloronet VERB …`. The only place that sees argv."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from gloronet.errors import GloroError
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one verb. 0: done; 2: something the user can put right, in one line; 130: stopped by Ctrl-C."""
+    try:
+        arguments = vars(_parser().parse_args(argv))
+        run = arguments.pop("run_verb")
+        run(**arguments)
+        return 0
+    except GloroError as e:
+        print(f"gloronet: {_one_line(e)}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt as e:
+        print(f"\n{e or 'Stopped.'}", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 0
+
+
+def _train(recipe: str, out: Path | None, resume: Path | None, changes: list[str], **options: object) -> None:
+    from gloronet import verbs
+
+    if resume is not None:
+        if out is not None or changes or recipe != "digits":
+            raise GloroError("--resume goes on with the folder's own settings: leave out the recipe, --out and --set.")
+        run = verbs.resume(resume, **options)  # type: ignore[arg-type]
+    else:
+        run = verbs.train(recipe, out, changes=changes, **options)  # type: ignore[arg-type]
+    _show(run)
+
+
+def _certify(run: Path, **options: object) -> None:
+    from gloronet import verbs
+
+    verbs.certify(run, **options)  # type: ignore[arg-type]
+    _show(run)
+
+
+def _attack(run: Path, **options: object) -> None:
+    from gloronet import verbs
+
+    verbs.attack(run, **options)  # type: ignore[arg-type]
+    _show(run)
+
+
+def _lipschitz(run: Path) -> None:
+    from gloronet import verbs
+
+    print(verbs.lipschitz(run))
+
+
+def _data_list(root: Path | None) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from gloronet import data
+
+    table = Table(box=None, header_style="bold")
+    for column in ("name", "what", "shape", "classes", "on this machine"):
+        table.add_column(column)
+    for row in data.names(root):
+        shape = "×".join(map(str, row.shape)) if row.shape else "yours"
+        present = "yes" if row.present else f"gloronet data fetch {row.name}" if row.download else "–"
+        table.add_row(row.name, row.about, shape, str(row.classes or "yours"), present)
+    Console().print(table)
+
+
+def _data_fetch(name: str, root: Path | None) -> None:
+    from rich.progress import Progress
+
+    from gloronet import data
+
+    with Progress(transient=True) as bar:
+        tasks: dict[str, object] = {}
+
+        def progress(file: str, done: int, total: int | None) -> None:
+            if file not in tasks:
+                tasks[file] = bar.add_task(file, total=total)
+            bar.update(tasks[file], completed=done, total=total)  # type: ignore[arg-type]
+
+        path = data.fetch(name, root, progress)
+    print(f"{name} is in {path}")
+
+
+def _show(run: Path) -> None:
+    from rich.console import Console
+
+    from gloronet import verbs
+
+    Console().print(verbs.summary_table(run))
+    print(f"report: {run / 'report.html'}")
+
+
+class _Parser(argparse.ArgumentParser):
+    """One clear line for a bad argument, instead of the whole usage."""
+
+    def error(self, message: str) -> NoReturn:
+        print(f"{self.prog}: {message}. See {self.prog} --help.", file=sys.stderr)
+        raise SystemExit(2)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="gloronet", description="Classifiers that prove their own answers.")
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+
+    p = _verb(verbs, "train", _train, "Train a recipe, certify it, attack it and write its report.",
+              "gloronet train\n  gloronet train mnist --out runs/mnist --set train.epochs=5\n"
+              "  gloronet train --resume runs/mnist")  # fmt: skip
+    p.add_argument("recipe", nargs="?", default="digits", help="a preset's name or a config.toml (default: digits)")
+    p.add_argument("--out", type=Path, help="the run folder, new or empty (default: runs/NAME)")
+    p.add_argument("--resume", type=Path, metavar="RUN", help="go on with a training that was stopped")
+    p.add_argument("--set", dest="changes", action="append", default=[], metavar="KEY=VALUE",
+                   help="change a setting, such as train.seed=1 or epsilon=0.25 (repeatable)")  # fmt: skip
+    p.add_argument("--attack", dest="attacked", type=_count, default=500, metavar="N",
+                   help="attack the first N test samples at the end (default: 500; 0: none)")  # fmt: skip
+    _placing(p)
+
+    p = _verb(verbs, "certify", _certify, "Certify a run's test set by bounds.", "gloronet certify runs/digits --epsilon 0.25")
+    p.add_argument("run", type=Path, help="the run folder")
+    p.add_argument("--epsilon", help="the radius to certify at, such as 0.3 or 36/255 (default: the run's own)")
+    _placing(p)
+
+    p = _verb(verbs, "attack", _attack, "Attack a certified run by PGD.", "gloronet attack runs/digits --samples 0 --restarts 20")
+    p.add_argument("run", type=Path, help="the run folder")
+    p.add_argument("--samples", type=_count, default=1000, help="how many test samples (default: 1000; 0: all)")
+    p.add_argument("--steps", type=_positive, default=100, help="steps a restart (default: 100)")
+    p.add_argument("--restarts", type=_positive, default=10, help="restarts (default: 10)")
+    p.add_argument("--no-clip", dest="clip", action="store_false", help="let the attack leave [0, 1]")
+    _placing(p)
+
+    p = _verb(verbs, "lipschitz", _lipschitz, "Show a run's per-layer and margin bounds.", "gloronet lipschitz runs/digits")
+    p.add_argument("run", type=Path, help="the run folder")
+
+    p = verbs.add_parser("data", help="List and fetch data sets.", description="List and fetch data sets.")
+    parts = p.add_subparsers(dest="part", required=True, metavar="list|fetch")
+    q = _verb(parts, "list", _data_list, "List the data sets.", "gloronet data list")
+    _rooted(q)
+    q = _verb(parts, "fetch", _data_fetch, "Download a data set.", "gloronet data fetch mnist")
+    q.add_argument("name", help="a name of gloronet data list")
+    _rooted(q)
+    return parser
+
+
+def _verb(verbs, name: str, run, about: str, example: str) -> argparse.ArgumentParser:  # type: ignore[no-untyped-def]
+    parser = verbs.add_parser(
+        name,
+        help=about,
+        description=about,
+        epilog=f"example:\n  {example}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(run_verb=lambda **values: run(**{k: v for k, v in values.items() if k not in ("verb", "part")}))
+    return parser
+
+
+def _placing(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--device", help="cpu, cuda or cuda:1 (default: cuda where there is one)")
+    _rooted(parser)
+
+
+def _rooted(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--data", dest="root", type=Path, metavar="FOLDER",
+                        help="where the data sets are (default: $GLORONET_DATA, else ~/.cache/gloronet)")  # fmt: skip
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 0, not {text!r}")
+    return int(text)
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, not {text!r}")
+    return int(text)
+
+
+def _one_line(error: GloroError) -> str:
+    return " ".join(str(error).split())
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
