@@ -19,7 +19,7 @@ from gloronet.errors import ConfigError
 
 FORMS = ("margin", "simple", "lmt")
 NORMS = ("l2", "linf")
-LOSSES = ("ce", "trades-kl", "trades-ce", "emma", "lmt")
+LOSSES = ("plain", "ce", "trades-kl", "trades-ce", "emma", "lmt")
 AUGMENTATIONS = ("none", "default", "tfds", "crop-flip", "jitter")
 ACTIVATIONS = ("minmax", "relu")
 INITS = ("orthogonal", "glorot")
@@ -70,7 +70,10 @@ class TrainConfig:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise ConfigError(f"train.{name} must be a whole number of at least {least}, not {value!r}.")
-        if not (math.isfinite(self.lr) and self.lr > 0):
+        if not isinstance(self.seed, int) or isinstance(self.seed, bool) or not 0 <= self.seed < 2**63:
+            raise ConfigError(f"train.seed must be a whole number from 0 to 2**63 - 1, not {self.seed!r}.")
+        real = isinstance(self.lr, int | float) and not isinstance(self.lr, bool)
+        if not (real and math.isfinite(self.lr) and self.lr > 0):
             raise ConfigError(f"train.lr must be a positive number, not {self.lr!r}.")
         if self.epsilon_train is not None:
             parse_epsilon(self.epsilon_train, "train.epsilon_train")
@@ -105,15 +108,27 @@ def parse_epsilon(value: str | float | Fraction, name: str = "epsilon") -> float
     0.25
     """
     try:
+        if isinstance(value, str) and not _of_sane_size(value):
+            raise ValueError
         exact = Fraction(value.strip() if isinstance(value, str) else value)
         if exact < 0:
             raise ValueError
         nearest = float(exact)
+        if Fraction(nearest) < exact:
+            nearest = math.nextafter(nearest, math.inf)
+        if math.isinf(nearest):
+            raise ValueError
     except (ValueError, TypeError, OverflowError, ZeroDivisionError, AttributeError):
         raise ConfigError(
             f"{name} must be a finite number of at least 0, such as 0.3 or '36/255', not {value!r}."
         ) from None
-    return nearest if Fraction(nearest) >= exact else math.nextafter(nearest, math.inf)
+    return nearest
+
+
+def _of_sane_size(text: str) -> bool:
+    """Whether an exact fraction of this text is of a sane size: `1e99999999` is not."""
+    _, _, exponent = text.lower().partition("e")
+    return len(text) <= 100 and (not exponent or abs(int(exponent)) <= 400)
 
 
 def read_toml(path: Path) -> Config:

@@ -21,7 +21,7 @@ Loss = Callable[[Tensor, Tensor, Tensor, float | Tensor, float | Tensor], Tensor
 def plain(
     logits: Tensor, margins: Tensor, labels: Tensor, epsilon: float | Tensor, lam: float | Tensor = 1.0
 ) -> Tensor:
-    """Cross-entropy of the m logits: training without ⊥, for warm-up epochs. Ignores margins and ε.
+    """Cross-entropy of the m logits: training without ⊥, for warm-up epochs and standard nets.
 
     `ce` with ε = 0 is not this: there ⊥ still equals the second-best logit.
     """
@@ -89,7 +89,14 @@ def lmt(
     return F.cross_entropy(_wide(logits) + epsilon * margins.index_select(0, labels), labels)
 
 
-LOSSES: dict[str, Loss] = {"ce": ce, "trades-kl": trades_kl, "trades-ce": trades_ce, "emma": emma, "lmt": lmt}
+LOSSES: dict[str, Loss] = {
+    "plain": plain,
+    "ce": ce,
+    "trades-kl": trades_kl,
+    "trades-ce": trades_ce,
+    "emma": emma,
+    "lmt": lmt,
+}
 
 
 def _divergence(logits: Tensor, margins: Tensor, epsilon: float | Tensor) -> Tensor:

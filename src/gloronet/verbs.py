@@ -114,13 +114,15 @@ def attack(
     if "epsilon" not in summary:
         raise ConfigError(f"{run} has no certificates yet; run: gloronet certify {run}")
     _, net, dataset = _open(run, root, device)
+    if net.norm != "l2":
+        raise ConfigError(f"The attack works in the l2 norm; {run} is certified in {net.norm}.")
     place = next(net.parameters()).device
     began = time.perf_counter()
     count = min(samples or len(dataset.test_x), len(dataset.test_x))
     generator = torch.Generator().manual_seed(0)
     epsilon = float(summary["epsilon"])
     far = max(4.0 * epsilon, 1e-3)
-    at_epsilon, nearest = [], []
+    at_epsilon, nearest, closest = [], [], []
     box = (0.0, 1.0) if clip else None
     with _bar("attacking", count) as advance:
         for k in range(0, count, 500):
@@ -129,10 +131,13 @@ def attack(
             options: dict[str, Any] = {"clip": box, "generator": generator}
             found = attacks.pgd(net.logits, x, y, epsilon, steps=steps, restarts=restarts, **options)
             at_epsilon += attacks.rows(found, k)
-            nearest += attacks.rows(attacks.minimal(net.logits, x, y, far, **options), k)
+            small = attacks.minimal(net.logits, x, y, far, **options)
+            nearest += attacks.rows(small, k)
+            closest.append(small.x.cpu().numpy())
             advance(len(x))
     attacks.write_csv(run / "attacks.csv", at_epsilon)
     attacks.write_csv(run / "attacks_minimal.csv", nearest)
+    _add_adversaries(run / "gallery.npz", np.concatenate(closest), np.array([row["distance"] for row in nearest]))
     withstood = 1.0 - float(np.mean([row["success"] for row in at_epsilon]))
     found_in = {"pgd": withstood, "pgd_samples": count, "pgd_steps": steps, "pgd_restarts": restarts, "pgd_clip": clip}
     seconds = summary.get("seconds", {}) | {"attack": time.perf_counter() - began}
@@ -171,9 +176,21 @@ def _train(
     save(net, run, config)
     _write_json(run / "summary.json", {"seconds": {"train": sum(row["seconds"] for row in history)}})
     certify(run, root=root, device=device)
-    if attacked:
+    if attacked and config.norm == "l2":
         attack(run, samples=attacked, root=root, device=device)
     return run
+
+
+def _add_adversaries(path: Path, adversarial: np.ndarray, distance: np.ndarray) -> None:
+    """Puts the nearest adversarial image found beside each image of the gallery that was attacked."""
+    with np.load(path) as stored:
+        arrays = {name: stored[name] for name in ("index", "images")}
+    index = arrays["index"]
+    attacked = index < len(distance)
+    shown = np.zeros((len(index), *adversarial.shape[1:]), adversarial.dtype)
+    far = np.full(len(index), np.inf)
+    shown[attacked], far[attacked] = adversarial[index[attacked]], distance[index[attacked]]
+    _write_npz(path, arrays | {"adversarial": shown, "adversarial_distance": far})
 
 
 def _build(config: Config, dataset: data.Dataset) -> GloRoNet:
