@@ -25,7 +25,7 @@ from gloronet.config import Config, from_dict, read_toml, to_dict
 from gloronet.errors import ConfigError, GloroError
 from gloronet.net import GloRoNet
 from gloronet.run import create, load, save
-from gloronet.train import fit, progress_on
+from gloronet.train import fit, pick_device, progress_on
 
 console = Console(stderr=True)
 """Progress goes to stderr, results to stdout."""
@@ -41,6 +41,7 @@ def train(
     attacked: int = 500,
 ) -> Path:
     """Trains a recipe into a new run folder, then certifies, attacks and reports it."""
+    pick_device(device)
     config = _changed(presets.read(recipe), changes)
     dataset = data.load(config.data.name, root)
     torch.manual_seed(config.train.seed)
@@ -200,9 +201,9 @@ def _build(config: Config, dataset: data.Dataset) -> GloRoNet:
 
 
 def _open(run: Path, root: Path | None, device: str | None) -> tuple[Config, GloRoNet, data.Dataset]:
-    net = load(run)
+    net = load(run).to(pick_device(device))
     config = read_toml(run / "config.toml")
-    return config, net.to(device or ("cuda" if torch.cuda.is_available() else "cpu")), data.load(config.data.name, root)
+    return config, net, data.load(config.data.name, root)
 
 
 def _changed(config: Config, changes: Sequence[str]) -> Config:

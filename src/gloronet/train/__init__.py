@@ -1,6 +1,6 @@
 """Training: one visible loop (`fit`), checkpoints that resume bit for bit, live progress."""
 
-from gloronet.train.loop import TrainingInterrupted, fit
+from gloronet.train.loop import TrainingInterrupted, fit, pick_device
 from gloronet.train.progress import LineProgress, LiveProgress, Progress, progress_on
 
-__all__ = ["LineProgress", "LiveProgress", "Progress", "TrainingInterrupted", "fit", "progress_on"]
+__all__ = ["LineProgress", "LiveProgress", "Progress", "TrainingInterrupted", "fit", "pick_device", "progress_on"]

@@ -48,7 +48,7 @@ def fit(
     and `lr` are those of the epoch's last step. With `out`, the folder gets `metrics.jsonl` and
     `checkpoint/`; `resume=True` goes on with the run in it.
     """
-    place = _device(device)
+    place = pick_device(device)
     _require_fit(net, data)
     net.to(place)
     net.power_iterations = config.power_iterations
@@ -170,7 +170,7 @@ def _global_generators(place: torch.device) -> dict[str, torch.Generator]:
     return cpu | ({"cuda": torch.cuda.default_generators[place.index]} if place.type == "cuda" else {})
 
 
-def _device(name: str | None) -> torch.device:
+def pick_device(name: str | None) -> torch.device:
     """The device of that name; without one, CUDA where there is one."""
     try:
         place = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))

@@ -1,0 +1,205 @@
+"""The command line as a user meets it: real processes, real folders, one clear line when something is wrong."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import gloronet as gn
+from gloronet import cli, presets, verbs
+
+QUICK = ("--set", "train.epochs=4", "--attack", "20")
+
+
+def run(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
+    command = [sys.executable, "-m", "gloronet", *arguments]
+    return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=120, check=False)
+
+
+def table(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as f:
+        return list(csv.DictReader(f))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A short digits run, made by the real command."""
+    there = tmp_path_factory.mktemp("cli")
+    done = run("train", "--out", "digits", *QUICK, cwd=there)
+    assert done.returncode == 0, done.stderr
+    return there
+
+
+def test_train_leaves_a_whole_run_folder(folder: Path) -> None:
+    names = {path.name for path in (folder / "digits").iterdir()}
+    assert names == {
+        "config.toml", "model.safetensors", "checkpoint", "metrics.jsonl", "bound.json", "certificates.csv",
+        "attacks.csv", "attacks_minimal.csv", "gallery.npz", "summary.json", "figures", "report.html",
+    }  # fmt: skip
+    rows = table(folder / "digits" / "certificates.csv")
+    summary = json.loads((folder / "digits" / "summary.json").read_text())
+    assert len(rows) == 360 == summary["samples"]
+    vra = sum(r["label"] == r["prediction"] and r["certified"] == "1" for r in rows) / 360
+    assert summary["vra"] == pytest.approx(vra)
+    assert all((float(r["radius"]) > 0.3) == (r["certified"] == "1") for r in rows)
+    assert all((r["prediction"] == "-1") == (r["certified"] == "0") for r in rows)
+
+
+def test_certify_prints_the_table_and_another_epsilon_certifies_more(folder: Path) -> None:
+    before = json.loads((folder / "digits" / "summary.json").read_text())
+    assert run("certify", "digits", "--epsilon", "1/1000", cwd=folder).returncode == 0
+    after = json.loads((folder / "digits" / "summary.json").read_text())
+    assert after["vra"] >= before["vra"]
+    assert after["epsilon"] >= 0.001
+    assert after["clean"] == before["clean"]
+    done = run("certify", "digits", cwd=folder)
+    assert "VRA at ε = 0.3" in done.stdout
+    assert "report: digits/report.html" in done.stdout
+    assert json.loads((folder / "digits" / "summary.json").read_text())["vra"] == before["vra"]
+
+
+def test_attack_needs_certificates_and_never_beats_them(folder: Path) -> None:
+    done = run("attack", "digits", "--samples", "30", "--restarts", "2", "--steps", "10", "--no-clip", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    certificates = table(folder / "digits" / "certificates.csv")
+    proved = {r["index"] for r in certificates if r["certified"] == "1" and r["label"] == r["answer"]}
+    rows = table(folder / "digits" / "attacks.csv")
+    assert len(rows) == 30
+    assert not [r for r in rows if r["success"] == "1" and r["index"] in proved]
+
+
+def test_lipschitz_shows_every_layer(folder: Path) -> None:
+    done = run("lipschitz", "digits", cwd=folder)
+    assert done.returncode == 0
+    assert "costs the most" in done.stdout
+    assert done.stdout.count("dense") == 3
+
+
+def test_a_run_folder_is_never_overwritten(folder: Path) -> None:
+    before = (folder / "digits" / "model.safetensors").read_bytes()
+    done = run("train", "--out", "digits", *QUICK, cwd=folder)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "--resume" in done.stderr
+    assert (folder / "digits" / "model.safetensors").read_bytes() == before
+
+
+def test_without_out_each_run_gets_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    quick = {"changes": ("train.epochs=1",), "attacked": 0}
+    first, second = verbs.train(**quick), verbs.train(**quick)
+    assert (str(first), str(second)) == ("runs/digits", "runs/digits-2")
+
+
+def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "gloronet", "train", "--out", "r", "--set", "train.epochs=5000"]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
+        metrics = tmp_path / "r" / "metrics.jsonl"
+        deadline = time.monotonic() + 60
+        while not (metrics.exists() and metrics.read_text().count("\n") > 3) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "go on with: gloronet train --resume r" in errors
+    done = run("certify", "r", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "gloronet train --resume r" in done.stderr
+
+
+BAD = {
+    "no verb": ((), "required"),
+    "unknown verb": (("frobnicate",), "invalid choice"),
+    "unknown preset": (("train", "digit"), "did you mean digits?"),
+    "unknown setting": (("train", "--set", "train.epoch=3"), "unknown setting train.epoch"),
+    "no value": (("train", "--set", "train.epochs"), "KEY=VALUE"),
+    "wrong type": (("train", "--set", "train.epochs=many"), "train.epochs must be"),
+    "negative epsilon": (("train", "--set", "epsilon=-1"), "epsilon must be a finite number"),
+    "huge epsilon": (("train", "--set", "epsilon=1e99999999"), "epsilon must be a finite number"),
+    "bad architecture": (("train", "--set", "model.architecture=d(64).q(3).d(10)"), "q(3)"),
+    "missing config": (("train", "nowhere.toml"), "no config file nowhere.toml"),
+    "missing run": (("certify", "nowhere"), "nowhere holds no model.safetensors"),
+    "bad device": (("train", "--device", "abacus"), "abacus"),
+    "bad count": (("train", "--attack", "-3"), "whole number"),
+    "zero restarts": (("attack", "r", "--restarts", "0"), "whole number of at least 1"),
+    "unknown data": (("train", "--set", "data.name=minst"), "mnist"),
+    "no such download": (("data", "fetch", "digits"), "digits"),
+    "resume and recipe": (("train", "moons", "--resume", "r"), "--resume"),
+    "resume nowhere": (("train", "--resume", "nowhere"), "nowhere"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_bad_argument_gets_one_clear_line_and_exit_code_2(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments, expected = BAD[case]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GLORONET_DATA", str(tmp_path / "data"))
+    try:
+        code = cli.main(arguments)
+    except SystemExit as stop:
+        code = stop.code
+    lines = capsys.readouterr().err.strip().split("\n")
+    assert code == 2
+    assert len(lines) == 1, lines
+    assert expected in lines[0]
+    assert not list(tmp_path.rglob("*.toml"))
+
+
+def test_missing_data_says_how_to_get_it(tmp_path: Path) -> None:
+    done = run("train", "mnist", cwd=tmp_path, GLORONET_DATA=str(tmp_path))
+    assert done.returncode == 2
+    assert "gloronet data fetch mnist" in done.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("verb", [["train"], ["certify"], ["attack"], ["lipschitz"], ["data", "list"], ["data", "fetch"]])
+def test_every_verb_has_help_with_an_example(verb: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        cli.main([*verb, "--help"])
+    assert stop.value.code == 0
+    assert f"example:\n  gloronet {' '.join(verb)}" in capsys.readouterr().out
+
+
+def test_data_list_names_every_set(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["data", "list"]) == 0
+    shown = capsys.readouterr().out
+    assert all(row.name in shown for row in gn.data.names())
+
+
+@pytest.mark.parametrize("name", presets.names())
+def test_every_preset_loads_and_builds(name: str) -> None:
+    config = presets.read(name)
+    shapes = {"digits": ((1, 8, 8), 10), "moons": ((2,), 2), "mnist": ((1, 28, 28), 10)}
+    shape, classes = shapes[config.data.name]
+    module = gn.models.build(config.model.architecture, shape, classes, config.model.activation, config.model.init)
+    assert gn.GloRoNet(module, config.epsilon, shape).classes == classes
+
+
+def test_moons_draws_its_regions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    out = verbs.train("moons", changes=("train.epochs=3",), attacked=10)
+    assert (out / "figures" / "regions.png").stat().st_size > 10_000
+    assert "Decision regions" in (out / "report.html").read_text() or "regions" in (out / "report.html").read_text()
+
+
+def test_a_linf_run_is_certified_and_not_attacked_in_the_wrong_norm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    changes = ("norm=linf", "epsilon=0.01", "train.epochs=3")
+    out = verbs.train("digits", changes=changes)
+    assert (out / "certificates.csv").exists()
+    assert not (out / "attacks.csv").exists()
+    assert cli.main(["attack", str(out)]) == 2
+    assert "l2" in capsys.readouterr().err
