@@ -38,7 +38,16 @@ def _run(seed: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
         began = time.perf_counter()
-        command = [sys.executable, "-m", "gloronet", "train", "--out", str(out), "--set", f"train.seed={seed}"]
+        command = [
+            sys.executable,
+            "-m",
+            "gloronet",
+            "train",
+            "--out",
+            str(out),
+            "--set",
+            f"train.seed={seed}",
+        ]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         wall = time.perf_counter() - began
         summary = json.loads((out / "summary.json").read_text())

@@ -27,7 +27,9 @@ from gloronet.train import progress_on
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", type=Path, help="where the data sets are")
     parser.add_argument("--epochs", type=int, help="instead of the preset's, for a quick look")
     parser.add_argument("--rounds", type=int, default=3, help="timed epochs of each kind")

@@ -1,6 +1,6 @@
 """Writes the README's table of measurements from the records, so that no number is typed.
 
-    python -m benchmarks.tables
+python -m benchmarks.tables
 """
 
 from __future__ import annotations
@@ -40,13 +40,14 @@ def measured() -> str:
         ),
         (
             f"MNIST, ε = {mnist['epsilon']}, 2C2F, {mnist['config']['train']['epochs']} epochs",
-            f"clean {mnist['clean']:.2%}, VRA {mnist['vra']:.2%}, trained in {mnist['training_seconds']:.0f} s, "
-            f"bound proved in {mnist['bound_seconds']:.2f} s",
+            f"clean {mnist['clean']:.2%}, VRA {mnist['vra']:.2%}, "
+            f"trained in {mnist['training_seconds']:.0f} s, bound proved in {mnist['bound_seconds']:.2f} s",
             "`python -m benchmarks.mnist`",
         ),
         (
             "MNIST, an epoch, certified / plain",
-            f"{_median(mnist, 'certified'):.2f} s / {_median(mnist, 'plain'):.2f} s = {mnist['epoch_ratio']:.2f}×",
+            f"{_median(mnist, 'certified'):.2f} s / {_median(mnist, 'plain'):.2f} s "
+            f"= {mnist['epoch_ratio']:.2f}×",
             "the same",
         ),
         (
@@ -57,7 +58,7 @@ def measured() -> str:
         ),
     ]
     head = ["| what | measured | command |", "|---|---|---|"]
-    where = f"On {mnist['cpu']}, {mnist['threads']} threads, torch {mnist['torch']}; VRA by bounds, `\"real\"`."
+    where = f'On {mnist["cpu"]}, {mnist["threads"]} threads, torch {mnist["torch"]}; VRA by bounds, `"real"`.'
     return "\n".join([*head, *(f"| {a} | {b} | {c} |" for a, b, c in rows), "", where])
 
 

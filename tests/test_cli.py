@@ -1,4 +1,4 @@
-"""The command line as a user meets it: real processes, real folders, one clear line when something is wrong."""
+"""The command line as a user meets it: real processes, real folders, one clear line for a mistake."""
 
 from __future__ import annotations
 
@@ -68,7 +68,9 @@ def test_certify_prints_the_table_and_another_epsilon_certifies_more(folder: Pat
 
 
 def test_attack_needs_certificates_and_never_beats_them(folder: Path) -> None:
-    done = run("attack", "digits", "--samples", "30", "--restarts", "2", "--steps", "10", "--no-clip", cwd=folder)
+    done = run(
+        "attack", "digits", "--samples", "30", "--restarts", "2", "--steps", "10", "--no-clip", cwd=folder
+    )
     assert done.returncode == 0, done.stderr
     certificates = table(folder / "digits" / "certificates.csv")
     proved = {r["index"] for r in certificates if r["certified"] == "1" and r["label"] == r["answer"]}
@@ -93,7 +95,9 @@ def test_a_run_folder_is_never_overwritten(folder: Path) -> None:
     assert (folder / "digits" / "model.safetensors").read_bytes() == before
 
 
-def test_without_out_each_run_gets_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_out_each_run_gets_a_folder_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     quick = {"changes": ("train.epochs=1",), "attacked": 0}
     first, second = verbs.train(**quick), verbs.train(**quick)
@@ -163,7 +167,9 @@ def test_missing_data_says_how_to_get_it(tmp_path: Path) -> None:
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize("verb", [["train"], ["certify"], ["attack"], ["lipschitz"], ["data", "list"], ["data", "fetch"]])
+@pytest.mark.parametrize(
+    "verb", [["train"], ["certify"], ["attack"], ["lipschitz"], ["data", "list"], ["data", "fetch"]]
+)
 def test_every_verb_has_help_with_an_example(verb: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
         cli.main([*verb, "--help"])
@@ -182,7 +188,9 @@ def test_every_preset_loads_and_builds(name: str) -> None:
     config = presets.read(name)
     shapes = {"digits": ((1, 8, 8), 10), "moons": ((2,), 2), "mnist": ((1, 28, 28), 10)}
     shape, classes = shapes[config.data.name]
-    module = gn.models.build(config.model.architecture, shape, classes, config.model.activation, config.model.init)
+    module = gn.models.build(
+        config.model.architecture, shape, classes, config.model.activation, config.model.init
+    )
     assert gn.GloRoNet(module, config.epsilon, shape).classes == classes
 
 
@@ -190,7 +198,10 @@ def test_moons_draws_its_regions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.chdir(tmp_path)
     out = verbs.train("moons", changes=("train.epochs=3",), attacked=10)
     assert (out / "figures" / "regions.png").stat().st_size > 10_000
-    assert "Decision regions" in (out / "report.html").read_text() or "regions" in (out / "report.html").read_text()
+    assert (
+        "Decision regions" in (out / "report.html").read_text()
+        or "regions" in (out / "report.html").read_text()
+    )
 
 
 def test_a_linf_run_is_certified_and_not_attacked_in_the_wrong_norm(

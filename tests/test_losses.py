@@ -153,7 +153,7 @@ def test_values_and_gradients_are_finite(name, epsilon, margins, logits):
     assert margins.grad is None or margins.grad.isfinite().all()
 
 
-@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("name", [name for name in LOSSES if name != "plain"])
 def test_margins_get_a_gradient(name):
     logits, margins = torch.tensor([[1.0, 0.5, 0.0]]), (1 - torch.eye(3)).requires_grad_()
     LOSSES[name](logits, margins, torch.tensor([0]), 0.3, 1.0).backward()

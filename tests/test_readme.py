@@ -9,8 +9,8 @@ import shlex
 from pathlib import Path
 
 import pytest
-
 from benchmarks import tables
+
 from gloronet import cli
 from gloronet.operators.rules import MODULE_RULES
 
@@ -48,7 +48,9 @@ def test_the_worked_example_of_contributing_runs(capsys: pytest.CaptureFixture[s
 
 
 def commands() -> list[str]:
-    lines = [line for block in blocks(README, "") for line in block.splitlines() if line.startswith("gloronet ")]
+    lines = [
+        line for block in blocks(README, "") for line in block.splitlines() if line.startswith("gloronet ")
+    ]
     return [line.partition("#")[0].strip() for line in lines]
 
 

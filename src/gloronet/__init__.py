@@ -1,6 +1,18 @@
 """gloronet: classifiers that prove their own answers."""
 
-from gloronet import attacks, certify, config, data, layers, losses, models, operators, presets, report, schedules
+from gloronet import (
+    attacks,
+    certify,
+    config,
+    data,
+    layers,
+    losses,
+    models,
+    operators,
+    presets,
+    report,
+    schedules,
+)
 from gloronet.config import Config, DataConfig, ModelConfig, TrainConfig
 from gloronet.errors import ConfigError, DataError, GloroError, TrainingError, UnsupportedOperation
 from gloronet.layers import MinMax, Residual, Standardize

@@ -34,7 +34,9 @@ def _train(recipe: str, out: Path | None, resume: Path | None, changes: list[str
 
     if resume is not None:
         if out is not None or changes or recipe != "digits":
-            raise GloroError("--resume goes on with the folder's own settings: leave out the recipe, --out and --set.")
+            raise GloroError(
+                "--resume goes on with the folder's own settings: leave out the recipe, --out and --set."
+            )
         run = verbs.resume(resume, **options)  # type: ignore[arg-type]
     else:
         run = verbs.train(recipe, out, changes=changes, **options)  # type: ignore[arg-type]
@@ -72,7 +74,15 @@ def _data_list(root: Path | None) -> None:
         table.add_column(column)
     for row in data.names(root):
         shape = "×".join(map(str, row.shape)) if row.shape else "yours"
-        present = "yes" if row.present else f"gloronet data fetch {row.name}" if row.download else "–"
+        present = (
+            "–"
+            if row.shape is None
+            else "yes"
+            if row.present
+            else f"gloronet data fetch {row.name}"
+            if row.download
+            else "–"
+        )
         table.add_row(row.name, row.about, shape, str(row.classes or "yours"), present)
     Console().print(table)
 
@@ -113,12 +123,14 @@ class _Parser(argparse.ArgumentParser):
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="gloronet", description="Classifiers that prove their own answers.")
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+    verbs = parser.add_subparsers(required=True, metavar="VERB")
 
     p = _verb(verbs, "train", _train, "Train a recipe, certify it, attack it and write its report.",
               "gloronet train\n  gloronet train mnist --out runs/mnist --set train.epochs=5\n"
               "  gloronet train --resume runs/mnist")  # fmt: skip
-    p.add_argument("recipe", nargs="?", default="digits", help="a preset's name or a config.toml (default: digits)")
+    p.add_argument(
+        "recipe", nargs="?", default="digits", help="a preset's name or a config.toml (default: digits)"
+    )
     p.add_argument("--out", type=Path, help="the run folder, new or empty (default: runs/NAME)")
     p.add_argument("--resume", type=Path, metavar="RUN", help="go on with a training that was stopped")
     p.add_argument("--set", dest="changes", action="append", default=[], metavar="KEY=VALUE",
@@ -127,24 +139,46 @@ def _parser() -> argparse.ArgumentParser:
                    help="attack the first N test samples at the end (default: 500; 0: none)")  # fmt: skip
     _placing(p)
 
-    p = _verb(verbs, "certify", _certify, "Certify a run's test set by bounds.", "gloronet certify runs/digits --epsilon 0.25")
+    p = _verb(
+        verbs,
+        "certify",
+        _certify,
+        "Certify a run's test set by bounds.",
+        "gloronet certify runs/digits --epsilon 0.25",
+    )
     p.add_argument("run", type=Path, help="the run folder")
-    p.add_argument("--epsilon", help="the radius to certify at, such as 0.3 or 36/255 (default: the run's own)")
+    p.add_argument(
+        "--epsilon", help="the radius to certify at, such as 0.3 or 36/255 (default: the run's own)"
+    )
     _placing(p)
 
-    p = _verb(verbs, "attack", _attack, "Attack a certified run by PGD.", "gloronet attack runs/digits --samples 0 --restarts 20")
+    p = _verb(
+        verbs,
+        "attack",
+        _attack,
+        "Attack a certified run by PGD.",
+        "gloronet attack runs/digits --samples 0 --restarts 20",
+    )
     p.add_argument("run", type=Path, help="the run folder")
-    p.add_argument("--samples", type=_count, default=1000, help="how many test samples (default: 1000; 0: all)")
+    p.add_argument(
+        "--samples", type=_count, default=1000, help="how many test samples (default: 1000; 0: all)"
+    )
     p.add_argument("--steps", type=_positive, default=100, help="steps a restart (default: 100)")
     p.add_argument("--restarts", type=_positive, default=10, help="restarts (default: 10)")
     p.add_argument("--no-clip", dest="clip", action="store_false", help="let the attack leave [0, 1]")
     _placing(p)
 
-    p = _verb(verbs, "lipschitz", _lipschitz, "Show a run's per-layer and margin bounds.", "gloronet lipschitz runs/digits")
+    p = _verb(
+        verbs,
+        "lipschitz",
+        _lipschitz,
+        "Show a run's per-layer and margin bounds.",
+        "gloronet lipschitz runs/digits",
+    )
     p.add_argument("run", type=Path, help="the run folder")
 
     p = verbs.add_parser("data", help="List and fetch data sets.", description="List and fetch data sets.")
-    parts = p.add_subparsers(dest="part", required=True, metavar="list|fetch")
+    parts = p.add_subparsers(required=True, metavar="list|fetch")
     q = _verb(parts, "list", _data_list, "List the data sets.", "gloronet data list")
     _rooted(q)
     q = _verb(parts, "fetch", _data_fetch, "Download a data set.", "gloronet data fetch mnist")
@@ -161,7 +195,7 @@ def _verb(verbs, name: str, run, about: str, example: str) -> argparse.ArgumentP
         epilog=f"example:\n  {example}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.set_defaults(run_verb=lambda **values: run(**{k: v for k, v in values.items() if k not in ("verb", "part")}))
+    parser.set_defaults(run_verb=run)
     return parser
 
 

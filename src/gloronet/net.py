@@ -213,7 +213,9 @@ class GloRoNet(nn.Module):
         for row in rows:
             mark = "  <- costs the most" if row is worst and row.bound > 1 else ""
             name = row.name or "(top)"
-            lines.append(f"{name:<16} {row.rule:<10} {row.estimate:>12.6f} {row.bound:>12.6f}  {row.method}{mark}")
+            lines.append(
+                f"{name:<16} {row.rule:<10} {row.estimate:>12.6f} {row.bound:>12.6f}  {row.method}{mark}"
+            )
         lines.append(
             f"K up to the last hidden layer: {proved.constant:.6f}; "
             f"largest margin constant: {float(proved.margins.max()):.6f} ({self.form} form, {self.norm})"

@@ -59,7 +59,9 @@ def resume(run: Path, *, device: str | None = None, root: Path | None = None, at
     return _train(net, dataset, config, run, True, device, root, attacked)
 
 
-def certify(run: Path, *, epsilon: str | None = None, root: Path | None = None, device: str | None = None) -> Table:
+def certify(
+    run: Path, *, epsilon: str | None = None, root: Path | None = None, device: str | None = None
+) -> Table:
     """Bounds the net and certifies the test set: bound.json, certificates.csv, gallery.npz, report.html."""
     config, net, dataset = _open(run, root, device)
     began = time.perf_counter()
@@ -70,10 +72,15 @@ def certify(run: Path, *, epsilon: str | None = None, root: Path | None = None, 
     seconds = time.perf_counter() - began
     gap = disjoint_balls(table, dataset.test_x)
     if gap < 0:
-        raise GloroError(f"Two certified balls with different labels overlap by {-gap:g}: please report this as a bug.")
+        raise GloroError(
+            f"Two certified balls with different labels overlap by {-gap:g}: please report this as a bug."
+        )
     rows = [dataclasses.asdict(layer) for layer in net.layers()]
     bound = {"digest": proved.digest, "norm": proved.norm, "form": proved.form, "constant": proved.constant}
-    _write_json(run / "bound.json", bound | {"layers": rows, "margins": proved.margins.tolist(), "seconds": proved.seconds})
+    _write_json(
+        run / "bound.json",
+        bound | {"layers": rows, "margins": proved.margins.tolist(), "seconds": proved.seconds},
+    )
     table.write(run / "certificates.csv")
     for stale in ("attacks.csv", "attacks_minimal.csv"):
         (run / stale).unlink(missing_ok=True)  # they were about another ε or another net
@@ -138,9 +145,17 @@ def attack(
             advance(len(x))
     attacks.write_csv(run / "attacks.csv", at_epsilon)
     attacks.write_csv(run / "attacks_minimal.csv", nearest)
-    _add_adversaries(run / "gallery.npz", np.concatenate(closest), np.array([row["distance"] for row in nearest]))
+    _add_adversaries(
+        run / "gallery.npz", np.concatenate(closest), np.array([row["distance"] for row in nearest])
+    )
     withstood = 1.0 - float(np.mean([row["success"] for row in at_epsilon]))
-    found_in = {"pgd": withstood, "pgd_samples": count, "pgd_steps": steps, "pgd_restarts": restarts, "pgd_clip": clip}
+    found_in = {
+        "pgd": withstood,
+        "pgd_samples": count,
+        "pgd_steps": steps,
+        "pgd_restarts": restarts,
+        "pgd_clip": clip,
+    }
     seconds = summary.get("seconds", {}) | {"attack": time.perf_counter() - began}
     _write_json(run / "summary.json", summary | found_in | {"seconds": seconds})
     report.write(run)
@@ -173,7 +188,9 @@ def _train(
     root: Path | None,
     attacked: int,
 ) -> Path:
-    history = fit(net, dataset, config.train, out=run, resume=resuming, device=device, progress=progress_on(console))
+    history = fit(
+        net, dataset, config.train, out=run, resume=resuming, device=device, progress=progress_on(console)
+    )
     save(net, run, config)
     _write_json(run / "summary.json", {"seconds": {"train": sum(row["seconds"] for row in history)}})
     certify(run, root=root, device=device)
@@ -196,7 +213,9 @@ def _add_adversaries(path: Path, adversarial: np.ndarray, distance: np.ndarray) 
 
 def _build(config: Config, dataset: data.Dataset) -> GloRoNet:
     shape, classes = dataset.input_shape, len(dataset.classes)
-    module = models.build(config.model.architecture, shape, classes, config.model.activation, config.model.init)
+    module = models.build(
+        config.model.architecture, shape, classes, config.model.activation, config.model.init
+    )
     return GloRoNet(module, config.epsilon, shape, config.form, config.norm, config.train.power_iterations)
 
 
@@ -248,7 +267,11 @@ def _bar(what: str, total: int | None) -> Iterator[Any]:
 def _provenance() -> dict[str, Any]:
     from gloronet import __version__
 
-    chip = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor() or platform.machine()
+    chip = (
+        torch.cuda.get_device_name()
+        if torch.cuda.is_available()
+        else platform.processor() or platform.machine()
+    )
     return {
         "version": __version__,
         "commit": _commit(),

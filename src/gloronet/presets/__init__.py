@@ -24,4 +24,6 @@ def read(recipe: str) -> Config:
         return read_toml(Path(recipe))
     near = difflib.get_close_matches(recipe, names(), 1)
     hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names())}."
-    raise ConfigError(f"There is no preset {recipe!r}; {hint} A config of your own is a path ending in .toml.")
+    raise ConfigError(
+        f"There is no preset {recipe!r}; {hint} A config of your own is a path ending in .toml."
+    )

@@ -3,4 +3,12 @@
 from gloronet.train.loop import TrainingInterrupted, fit, pick_device
 from gloronet.train.progress import LineProgress, LiveProgress, Progress, progress_on
 
-__all__ = ["LineProgress", "LiveProgress", "Progress", "TrainingInterrupted", "fit", "pick_device", "progress_on"]
+__all__ = [
+    "LineProgress",
+    "LiveProgress",
+    "Progress",
+    "TrainingInterrupted",
+    "fit",
+    "pick_device",
+    "progress_on",
+]
