@@ -20,24 +20,15 @@ from torch import Tensor, nn
 from gloronet.config import FORMS, NORMS, parse_epsilon
 from gloronet.errors import ConfigError
 from gloronet.margins import bottom_logit, pairwise_margins
-from gloronet.operators.rounding import U64, norms_up
-from gloronet.program import (
-    Bound,
-    FrozenProgram,
-    LogitError,
-    Program,
-    bound,
-    estimate,
-    head,
-    logit_error,
-    trace,
-)
+from gloronet.operators.rounding import U32, U64, norms_up
+from gloronet.program import Bound, FrozenProgram, Program, bound, estimate, head, trace
+from gloronet.program.error import LARGEST, LogitError, logit_error, require_stated, sample_error
 from gloronet.program.structure import structure
 
 BOTTOM = -1
 """The prediction of a net that abstains."""
 
-SEMANTICS = ("real",)
+SEMANTICS = ("real", "float32")
 
 
 @dataclass(frozen=True)
@@ -166,28 +157,43 @@ class GloRoNet(nn.Module):
         return self._proof(progress).bound
 
     @torch.no_grad()
-    def certify(self, x: Tensor, epsilon: float | str | None = None, semantics: str = "real") -> Certificates:
-        """Labels with proved radii, from an evaluation in float64 less its own rounding error."""
-        if semantics not in SEMANTICS:
-            raise ConfigError(f"semantics must be one of {', '.join(SEMANTICS)}, not {semantics!r}.")
+    def certify(
+        self,
+        x: Tensor,
+        epsilon: float | str | None = None,
+        semantics: str = "real",
+        per_sample: bool = False,
+    ) -> Certificates:
+        """Labels with proved radii, from an evaluation in float64 less its own rounding error.
+
+        `"real"`: about the exact function of the stored weights. `"float32"`: about the float32 network as it
+        runs on a CPU, at every x′ of the ball: what its own rounding can do there, δ(‖x‖ + r), is taken off
+        as well; `per_sample` bounds δ at each sample instead of through ‖x‖, for a second forward pass.
+        """
+        self._check_semantics(semantics)
         self._check(x)
         eps = self.epsilon if epsilon is None else parse_epsilon(epsilon)
         proof = self._proof()
         with torch.autocast(x.device.type, enabled=False):
             y = proof.program(x)
-        label = y.argmax(1)
-        margins = proof.bound.margins.to(y.device)
-        lead = y.gather(1, label[:, None]) - y
-        # One rounding in the subtraction, and δ for everything before it.
-        lead = lead - lead.abs() * (2.0 * U64) - _rows(proof.error(U64), x, label)
-        radius = lead / margins[label] * (1.0 - 4.0 * U64)
+            label = y.argmax(1)
+            size = norms_up(x.flatten(1))
+            lost, _ = proof.error(U64).rows(size, label)
+            margins = proof.bound.margins.to(y.device)[label]
+            lead = y.gather(1, label[:, None]) - y
+            lead = lead - lead.abs() * (2.0 * U64) - lost  # one rounding in the subtraction, δ before it
+            if semantics == "float32":
+                lead, margins = proof.float32(x, size, label, lead, margins, per_sample)
+        radius = lead / margins * (1.0 - 4.0 * U64)
         # K_ij = 0: the two logits move together, so any positive lead lasts for ever.
-        radius = torch.where(margins[label] == 0, torch.inf, radius)
+        radius = torch.where(margins == 0, torch.inf, radius)
         radius = torch.where(lead > 0, radius, 0.0)
         own = torch.arange(y.shape[1], device=y.device) == label[:, None]
         radius = radius.masked_fill(own, torch.inf).amin(1)
         lead = lead.masked_fill(own, torch.inf).amin(1)
         sound = torch.isfinite(y).all(1) & torch.isfinite(lead)
+        if semantics == "float32":
+            sound &= proof.in_range(size, radius)
         radius = torch.where(sound, radius, 0.0)
         return Certificates(label, radius, torch.where(sound, lead, -torch.inf), eps, semantics)
 
@@ -238,7 +244,7 @@ class GloRoNet(nn.Module):
         proof = self._proof()
         y64 = y.detach().double()
         label = y64.argmax(1)
-        error = _rows(proof.error(torch.finfo(y.dtype).eps / 2), x, label)
+        error, _ = proof.error(torch.finfo(y.dtype).eps / 2).rows(norms_up(x.flatten(1)), label)
         margins = proof.bound.margins.to(y.device)[label]
         raised = y64 + self.epsilon * margins + error
         own = torch.arange(y.shape[1], device=y.device) == label[:, None]
@@ -262,6 +268,12 @@ class GloRoNet(nn.Module):
         buffers = dict(self.named_buffers(recurse=False))
         return {op.output: buffers[_buffer(op.output)] for op in program.ops if _buffer(op.output) in buffers}
 
+    def _check_semantics(self, semantics: str) -> None:
+        if semantics not in SEMANTICS:
+            raise ConfigError(f"semantics must be one of {', '.join(SEMANTICS)}, not {semantics!r}.")
+        if semantics == "float32" and self.norm != "l2":
+            raise ConfigError('semantics "float32" is for norm "l2"; ℓ∞ comes in "real" only.')
+
     def _check(self, x: Tensor) -> None:
         if tuple(x.shape[1:]) != self.input_shape:
             raise ConfigError(
@@ -283,12 +295,19 @@ class _Proof:
             self._errors[unit] = logit_error(self.program, self.bound, unit)
         return self._errors[unit]
 
+    def float32(
+        self, x: Tensor, size: Tensor, label: Tensor, lead: Tensor, margins: Tensor, per_sample: bool
+    ) -> tuple[Tensor, Tensor]:
+        """lead − δ and K + δ's slope: with them the radius is where float32 could first answer otherwise."""
+        require_stated(self.program)
+        lost, slope = self.error(U32).rows(size, label)
+        if per_sample:
+            lost, slope = sample_error(self.program, self.bound, self.error(U64), x, label, U32)
+        return lead - lost - lead.abs() * (2.0 * U64), (margins + slope) * (1.0 + 2.0 * U64)
 
-def _rows(error: LogitError, x: Tensor, label: Tensor) -> Tensor:
-    """δ_{label, i} for each sample: (B, m)."""
-    size = norms_up(x.flatten(1))
-    constant, slope = (t.to(x.device)[label] for t in error)
-    return (constant + slope * size[:, None]) * (1.0 + 8.0 * U64)
+    def in_range(self, size: Tensor, radius: Tensor) -> Tensor:
+        """Where no sum of the float32 evaluation can overflow, anywhere in the ball."""
+        return self.error(U32).peak.at(size + radius.clamp(max=1e30)) < LARGEST[U32]
 
 
 def _buffer(output: str) -> str:

@@ -15,6 +15,8 @@ from typing import Any, ClassVar, NamedTuple, Self
 import torch
 from torch import Tensor
 
+from gloronet.operators.rounding import norms_up
+
 Shape = tuple[int, ...]
 
 
@@ -43,6 +45,8 @@ class Operator(ABC):
 
     rule: ClassVar[str]
     """Its name in tables and in the proof."""
+    elementary: ClassVar[bool] = False
+    """An elementary function whose float32 error no library states: `semantics="real"` only."""
 
     input_shape: Shape
 
@@ -74,6 +78,12 @@ class Operator(ABC):
     def arithmetic(self) -> Arithmetic:
         """Nothing is lost by default: selections and permutations are exact."""
         return Arithmetic()
+
+    def injected(self, *inputs: Tensor) -> Tensor:
+        """gain·‖x‖ + offset at these very inputs, (B,), rounded up; a linear operator takes ‖|A||x| + |b|‖."""
+        loss = self.arithmetic()
+        size = sum((norms_up(x.flatten(1)) for x in inputs[1:]), norms_up(inputs[0].flatten(1)))
+        return (loss.gain * size + loss.offset) * (1.0 + 2.0**-48)
 
     def with_tensors(self, **tensors: Tensor | None) -> Self:
         """The same operator on other tensors."""

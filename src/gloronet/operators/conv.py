@@ -23,6 +23,7 @@ from gloronet.operators.rounding import (
     gamma,
     ldexp,
     norm_up,
+    norms_up,
     product,
     root,
     scale_exponent,
@@ -92,6 +93,11 @@ class Conv2d(LinearOperator):
         h, w = self.output_shape[1:]
         bias = 0.0 if self.bias is None else up(norm_up(self.bias) * root(float(h * w)))
         return Arithmetic(c_in * kh * kw + 1 + self.skip, total(gain, 1.0 if self.skip else 0.0), bias)
+
+    def injected(self, *inputs: Tensor) -> Tensor:
+        (x,) = inputs
+        y = self._convolve(x.abs(), self.weight.abs(), None if self.bias is None else self.bias.abs())
+        return norms_up(y.flatten(1)) * (1.0 + 2.0 * gamma(self.weight[0].numel() + 4))
 
     # How it is computed
 

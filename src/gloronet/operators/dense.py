@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gloronet.operators.base import Arithmetic, LinearOperator, Proved, Shape
 from gloronet.operators.norms import dense_bound
-from gloronet.operators.rounding import U64, norm_up, norms_up, product, root, total, up
+from gloronet.operators.rounding import U64, gamma, norm_up, norms_up, product, root, total, up
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +59,15 @@ class Dense(LinearOperator):
         gain = min(norm_up(w), product(root(rows), root(columns)))
         bias = 0.0 if self.bias is None else norm_up(self.bias)
         return Arithmetic(w.shape[1] + 1 + self.skip, total(gain, 1.0 if self.skip else 0.0), bias)
+
+    def magnitude(self, x: Tensor) -> Tensor:
+        """|W||x| + |b| (+ |x|), entry by entry, rounded up: what the roundings of one evaluation are shares of."""
+        y = F.linear(x.abs(), self.weight.abs(), None if self.bias is None else self.bias.abs())
+        y = x.abs() + y if self.skip else y
+        return y * (1.0 + 2.0 * gamma(self.weight.shape[1] + 4))
+
+    def injected(self, *inputs: Tensor) -> Tensor:
+        return norms_up(self.magnitude(*inputs))
 
     def _matrix(self) -> tuple[Tensor, float]:
         """The float64 matrix that is bounded, and how far it may be from the exact one in either norm."""

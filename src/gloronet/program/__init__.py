@@ -1,7 +1,7 @@
 """The one object that carries the design: what a network really computes."""
 
 from gloronet.program.bound import Bound, LayerBound, bound, estimate, head
-from gloronet.program.error import LogitError, logit_error
+from gloronet.program.error import LogitError, logit_error, sample_error
 from gloronet.program.program import FrozenProgram, Op, Program
 from gloronet.program.trace import trace
 
@@ -16,5 +16,6 @@ __all__ = [
     "estimate",
     "head",
     "logit_error",
+    "sample_error",
     "trace",
 ]

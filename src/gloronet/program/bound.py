@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -17,6 +16,7 @@ from gloronet.operators.base import Operator
 from gloronet.operators.dense import Dense
 from gloronet.operators.norms import dense_bound
 from gloronet.operators.rounding import U64, norms_up, product, root, up
+from gloronet.program.chains import chain_bound, chains
 from gloronet.program.program import INPUT, FrozenProgram, Op, Program
 
 
@@ -26,6 +26,16 @@ class LayerBound:
 
     name: str
     rule: str
+    method: str
+    value: float
+
+
+@dataclass(frozen=True)
+class ChainBound:
+    """Operations `first` to `last` (counted from 0) as one linear operator, where that is tighter."""
+
+    first: int
+    last: int
     method: str
     value: float
 
@@ -43,6 +53,7 @@ class Bound:
     norm: str
     form: str
     seconds: float
+    chains: tuple[ChainBound, ...] = ()
 
     def to_json(self) -> str:
         table = asdict(self) | {"margins": self.margins.tolist()}
@@ -52,8 +63,9 @@ class Bound:
     def from_json(text: str) -> Bound:
         table = json.loads(text)
         layers = tuple(LayerBound(**layer) for layer in table.pop("layers"))
+        chains = tuple(ChainBound(**chain) for chain in table.pop("chains", ()))
         margins = torch.tensor(table.pop("margins"), dtype=torch.float64)
-        return Bound(margins=margins, layers=layers, **table)
+        return Bound(margins=margins, layers=layers, chains=chains, **table)
 
 
 def head(program: Program | FrozenProgram) -> Op:
@@ -74,19 +86,41 @@ def bound(
     """Proves the margins of a frozen Program. `progress` hears the path of each operation before its turn."""
     began = time.perf_counter()
     last = head(program)
-    constants: dict[str, float] = {INPUT: 1.0}
-    layers = []
-    for op, operator in zip(program.ops, program.operators, strict=True):
+    operators = program.operators
+    proved = []
+    for op, operator in zip(program.ops, operators, strict=True):
         if progress is not None:
             progress(op.path)
-        proved = operator.bound(norm)
-        layers.append(LayerBound(op.path, operator.rule, proved.method, proved.value))
-        incoming = up(operator.combine([constants[name] for name in op.inputs]), len(op.inputs))
-        constants[op.output] = product(incoming, proved.value)
-    constant = constants[last.inputs[0]]
-    margins = prove_margins(constant, _weight(program.operators[-1]), form, norm)
+        proved.append(operator.bound(norm))
+    joint = []
+    for chain in chains(program.ops, operators):
+        part = slice(chain.start, chain.stop)
+        together = chain_bound(operators[part], proved[part], norm)
+        if together.method != "product":
+            joint.append(ChainBound(chain.start, chain.stop - 1, together.method, together.value))
+    layers = tuple(
+        LayerBound(op.path, operator.rule, p.method, p.value)
+        for op, operator, p in zip(program.ops, operators, proved, strict=True)
+    )
+    constant = propagate(program, layers, joint, norm)[last.inputs[0]]
+    margins = prove_margins(constant, _weight(operators[-1]), form, norm)
     seconds = time.perf_counter() - began
-    return Bound(margins, constant, tuple(layers), program.digest, norm, form, seconds)
+    return Bound(margins, constant, layers, program.digest, norm, form, seconds, tuple(joint))
+
+
+def propagate(
+    program: FrozenProgram, layers: Sequence[LayerBound], joint: Sequence[ChainBound], norm: str
+) -> dict[str, float]:
+    """The constant of every value as a function of the input, along the graph, rounded up."""
+    ends = {chain.last: chain for chain in joint}
+    constants: dict[str, float] = {INPUT: 1.0}
+    for k, (op, operator) in enumerate(zip(program.ops, program.operators, strict=True)):
+        incoming = up(operator.combine([constants[name] for name in op.inputs]), len(op.inputs))
+        constants[op.output] = product(incoming, layers[k].value)
+        if k in ends:
+            before = constants[program.ops[ends[k].first].inputs[0]]
+            constants[op.output] = min(constants[op.output], product(before, ends[k].value))
+    return constants
 
 
 def prove_margins(constant: float, weight: Tensor, form: str, norm: str) -> Tensor:
@@ -141,7 +175,3 @@ def _weight(operator: Operator) -> Tensor:
     assert isinstance(operator, Dense)
     return operator.weight
 
-
-def is_finite(bound: Bound) -> bool:
-    """Whether anything at all can be certified with it."""
-    return math.isfinite(bound.constant) and bool(torch.isfinite(bound.margins).all())
