@@ -21,6 +21,8 @@ class Scale(Operator):
 
     factor: Tensor
     divide: bool = False
+    roundings: int = 1
+    """How many roundings an entry may see; more where a library fuses or reorders (BatchNorm)."""
 
     @property
     def output_shape(self) -> Shape:
@@ -43,7 +45,7 @@ class Scale(Operator):
         return (1.0 / size.amin() if self.divide else size.amax()), u
 
     def arithmetic(self) -> Arithmetic:
-        return Arithmetic(terms=1, gain=self.bound("l2").value)
+        return Arithmetic(self.roundings, gain=self.bound("l2").value)
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +56,7 @@ class Translate(Operator):
 
     offset: Tensor
     subtract: bool = False
+    roundings: int = 1
 
     @property
     def output_shape(self) -> Shape:
@@ -68,4 +71,4 @@ class Translate(Operator):
 
     def arithmetic(self) -> Arithmetic:
         everywhere = torch.broadcast_to(self.offset, self.input_shape)
-        return Arithmetic(terms=1, gain=1.0, offset=norm_up(everywhere))
+        return Arithmetic(self.roundings, gain=1.0, offset=norm_up(everywhere))

@@ -12,6 +12,7 @@ has not been patched since, and no hook, instance `forward` or parametrisation i
 from __future__ import annotations
 
 import dataclasses
+import operator
 import re
 import warnings
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ import torch.fx
 from torch import Tensor, nn
 
 from gloronet.errors import UnsupportedOperation
+from gloronet.operators.affine import Scale, Translate
 from gloronet.operators.base import Operator, Shape
 from gloronet.operators.rules import (
     CALL_RULES,
@@ -104,6 +106,10 @@ class _Reader:
                 self.known[node] = _SYMBOL  # sizes of the batch and assertions about them
             elif not any(isinstance(self.known.get(a), Value) for a in node.all_input_nodes):
                 self._recipe(node)
+            elif node.target is operator.getitem:
+                self._first(node)
+            elif node.target in _BATCH_NORMS:
+                self._batch_norm(node)
             else:
                 group = self._module_group(node)
                 if group is not None:
@@ -164,19 +170,60 @@ class _Reader:
         handler = CALL_RULES.get(node.target)
         if handler is None:
             raise self._refusal(node)
+        step = handler(Call(self._arguments(node), self._shape(node)))
+        if isinstance(step, str):
+            raise self._refusal(node, step)
+        self._append(node, node, step)
+
+    def _arguments(self, node: torch.fx.Node) -> dict[str, Any]:
+        """The call's arguments by name, with what is known in place of nodes."""
         arguments: dict[str, Any] = {}
         for k, argument in enumerate(node.target._schema.arguments):  # type: ignore[union-attr]
             if k < len(node.args):
                 value = node.args[k]
             else:
                 value = node.kwargs.get(argument.name, argument.default_value)
-            if isinstance(value, torch.fx.Node):
-                value = self.known[value]
-            arguments[argument.name] = value
-        step = handler(Call(arguments, self._shape(node)))
-        if isinstance(step, str):
-            raise self._refusal(node, step)
-        self._append(node, node, step)
+            arguments[argument.name] = torch.fx.node.map_arg(value, self.known.__getitem__)
+        return arguments
+
+    def _batch_norm(self, node: torch.fx.Node) -> None:
+        """(x − mean)·gain + bias with gain = weight/√(var + eps): running statistics, three operations.
+
+        torch computes x·gain + (bias − mean·gain) in one go; eight roundings an operation cover either order.
+        """
+        a = self._arguments(node)
+        x, statistics = a["input"], {k: a[k] for k in ("weight", "bias", "running_mean", "running_var")}
+        if a.get("training", False) or statistics["running_mean"] is None:
+            raise self._refusal(node, "it uses the statistics of the batch; call eval(), and track running ones")
+        if any(isinstance(value, Value) for value in statistics.values()):
+            raise self._refusal(node, "its statistics depend on the input")
+        shape = (-1, *[1] * (len(x.shape) - 1))
+        names = {k: Ref(self.constants.used[c.name]) for k, c in statistics.items() if c is not None}
+        wide = {"mean": names["running_mean"], "bias": names.get("bias")}
+        made = {"gain": Recipe("", _gain, (names["running_var"], names.get("weight"), a["eps"], shape), {})}
+        made |= {k: Recipe("", torch.reshape, (ref, shape), {}) for k, ref in wide.items() if ref is not None}
+        steps: list[tuple[type[Operator], str, str, dict[str, Any]]] = [
+            (Translate, "offset", "mean", {"subtract": True}),
+            (Scale, "factor", "gain", {}),
+            (Translate, "offset", "bias", {}),
+        ]
+        steps = [step for step in steps if step[2] in made]
+        for k, (kind, field, which, attributes) in enumerate(steps):
+            name = f"{_path(node)}.{node.name}.{which}".lstrip(".")
+            self.constants.recipes.append(made[which]._replace(name=name))
+            self.constants.used[name] = name
+            output = node.name if k == len(steps) - 1 else f"{node.name}.{which}"
+            attributes = attributes | {"roundings": 8}
+            self.ops.append(Op(_path(node), kind, x.shape, (x.name,), output, {field: name}, attributes))
+            x = Value(output, x.shape)
+        self.known[node] = x
+
+    def _first(self, node: torch.fx.Node) -> None:
+        """Item 0 of an operation that answers several tensors, where that is known."""
+        source, index = node.args
+        if index != 0 or not isinstance(self.known.get(source), Value):  # type: ignore[arg-type]
+            raise self._refusal(node)
+        self.known[node] = self.known[source]  # type: ignore[index]
 
     def _module_group(self, node: torch.fx.Node) -> list[torch.fx.Node] | None:
         """The nodes that a module's own rule stands for, starting at this one; None without such a rule."""
@@ -281,6 +328,14 @@ class _Reader:
             )
         hint = "" if self.module_rules else " (Rules of modules do not apply beside in-place operations.)"
         return UnsupportedOperation(f"No bound rule for {what}. {remedy}{hint}")
+
+
+_BATCH_NORMS = (torch.ops.aten.batch_norm.default, torch.ops.aten._native_batch_norm_legit_no_training.default)
+
+
+def _gain(variance: Tensor, weight: Tensor | None, eps: float, shape: Shape) -> Tensor:
+    gain = torch.rsqrt(variance + eps)
+    return (gain if weight is None else gain * weight).reshape(shape)
 
 
 _SYMBOL = object()
