@@ -10,6 +10,7 @@ the bound is computed once for that Program and its tensors, and again when any 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,7 @@ from gloronet.errors import ConfigError
 from gloronet.margins import bottom_logit, pairwise_margins
 from gloronet.operators.rounding import U32, U64, norms_up
 from gloronet.program import Bound, FrozenProgram, Program, bound, estimate, head, trace
+from gloronet.program.bound import steps
 from gloronet.program.error import LARGEST, LogitError, logit_error, require_stated, sample_error
 from gloronet.program.structure import structure
 
@@ -143,7 +145,7 @@ class GloRoNet(nn.Module):
         """m×m margins from below, differentiable. In `train()` the power iterates advance; `eval()` mutates nothing."""
         program = self.program()
         iterates = self._iterates(program)
-        constant, weight, after, _ = estimate(
+        constant, weight, after = estimate(
             program, iterates, iterations or self.power_iterations, self.norm
         )
         if self.training:
@@ -199,16 +201,17 @@ class GloRoNet(nn.Module):
 
     def layers(self, iterations: int = 200) -> list[LayerRow]:
         """Each operation with its estimate from below and its bound from above, in order."""
-        proof = self._proof()
+        proved = self.bound()
         program = self.program()
-        with torch.no_grad():
-            _, weight, _, sigmas = estimate(program, self._iterates(program), iterations, self.norm)
-            order = 2 if self.norm == "l2" else torch.inf
-            sigmas[program.ops[-1].output] = torch.linalg.matrix_norm(weight, order)
-        return [
-            LayerRow(layer.name, layer.rule, layer.method, float(sigmas[op.output]), layer.value)
-            for op, layer in zip(program.ops, proof.bound.layers, strict=True)
-        ]
+        rows = []
+        for operator, layer in zip(program.operators(), proved.layers, strict=True):
+            start = operator.start()
+            like = next(iter(program.live().values()))
+            with torch.no_grad():
+                u = None if start is None else start.to(like.device, like.dtype)
+                sigma, _ = operator.estimate(u, iterations, self.norm)
+            rows.append(LayerRow(layer.name, layer.rule, layer.method, float(sigma), layer.value))
+        return rows
 
     def explain(self) -> str:
         """A table: each layer's rule, estimate and bound, and which layer costs the most."""
@@ -222,6 +225,10 @@ class GloRoNet(nn.Module):
             lines.append(
                 f"{name:<16} {row.rule:<10} {row.estimate:>12.6f} {row.bound:>12.6f}  {row.method}{mark}"
             )
+        for chain in proved.chains:
+            apart = math.prod(layer.value for layer in proved.layers[chain.first : chain.last + 1])
+            names = f"{proved.layers[chain.first].name} to {proved.layers[chain.last].name}"
+            lines.append(f"{names} as one operator: {chain.value:.6f} ({chain.method}) for {apart:.6f}")
         lines.append(
             f"K up to the last hidden layer: {proved.constant:.6f}; "
             f"largest margin constant: {float(proved.margins.max()):.6f} ({self.form} form, {self.norm})"
@@ -257,7 +264,7 @@ class GloRoNet(nn.Module):
 
     def _register_iterates(self, program: Program) -> None:
         """A buffer for each operation that iterates; one that fits is kept."""
-        for op, operator in zip(program.ops[:-1], program.operators()[:-1], strict=True):
+        for op, operator in steps(program, program.operators()):
             start = operator.start()
             kept = getattr(self, _buffer(op.output), None)
             if start is not None and (kept is None or kept.shape != start.shape):

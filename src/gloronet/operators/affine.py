@@ -30,7 +30,13 @@ class Scale(Operator):
 
     def __call__(self, *inputs: Tensor) -> Tensor:
         (x,) = inputs
+        return self.apply(x)
+
+    def apply(self, x: Tensor) -> Tensor:
         return x / self.factor if self.divide else x * self.factor
+
+    def adjoint(self, y: Tensor) -> Tensor:
+        return self.apply(y)
 
     def bound(self, norm: str) -> Proved:
         size = self.factor.double().abs()
@@ -65,6 +71,12 @@ class Translate(Operator):
     def __call__(self, *inputs: Tensor) -> Tensor:
         (x,) = inputs
         return x - self.offset if self.subtract else x + self.offset
+
+    def apply(self, x: Tensor) -> Tensor:
+        return x
+
+    def adjoint(self, y: Tensor) -> Tensor:
+        return y
 
     def bound(self, norm: str) -> Proved:
         return Proved(1.0, "translation")

@@ -66,7 +66,7 @@ class Operator(ABC):
         """(σ, u′): K from below, differentiable where it depends on weights, and the next iterate."""
         return self.bound(norm).value, u
 
-    def combine(self, constants: Sequence[Any]) -> Any:
+    def combine(self, constants: Sequence[Any], norm: str) -> Any:
         """The constant of what comes in, from those of each input (floats or tensors alike)."""
         (constant,) = constants
         return constant

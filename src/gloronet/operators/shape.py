@@ -25,7 +25,13 @@ class Reshape(Operator):
 
     def __call__(self, *inputs: Tensor) -> Tensor:
         (x,) = inputs
+        return self.apply(x)
+
+    def apply(self, x: Tensor) -> Tensor:
         return x.reshape(x.shape[0], *self.shape)
+
+    def adjoint(self, y: Tensor) -> Tensor:
+        return y.reshape(y.shape[0], *self.input_shape)
 
     def bound(self, norm: str) -> Proved:
         return Proved(1.0, "isometry")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from gloronet.operators.base import Operator
 from gloronet.operators.dense import Dense
 from gloronet.operators.norms import dense_bound
 from gloronet.operators.rounding import U64, norms_up, product, root, up
-from gloronet.program.chains import chain_bound, chains
+from gloronet.program.chains import Chain, groups
 from gloronet.program.program import INPUT, FrozenProgram, Op, Program
 
 
@@ -93,11 +93,12 @@ def bound(
             progress(op.path)
         proved.append(operator.bound(norm))
     joint = []
-    for chain in chains(program.ops, operators):
-        part = slice(chain.start, chain.stop)
-        together = chain_bound(operators[part], proved[part], norm)
-        if together.method != "product":
-            joint.append(ChainBound(chain.start, chain.stop - 1, together.method, together.value))
+    for group in groups(program.ops, operators):
+        if len(group) > 1:
+            chain = as_one(program.ops, operators, group)
+            together = chain.bound_from([proved[k] for k in group], norm)
+            if together.method != "product":
+                joint.append(ChainBound(group[0], group[-1], together.method, together.value))
     layers = tuple(
         LayerBound(op.path, operator.rule, p.method, p.value)
         for op, operator, p in zip(program.ops, operators, proved, strict=True)
@@ -115,7 +116,7 @@ def propagate(
     ends = {chain.last: chain for chain in joint}
     constants: dict[str, float] = {INPUT: 1.0}
     for k, (op, operator) in enumerate(zip(program.ops, program.operators, strict=True)):
-        incoming = up(operator.combine([constants[name] for name in op.inputs]), len(op.inputs))
+        incoming = up(operator.combine([constants[name] for name in op.inputs], norm), len(op.inputs))
         constants[op.output] = product(incoming, layers[k].value)
         if k in ends:
             before = constants[program.ops[ends[k].first].inputs[0]]
@@ -155,20 +156,33 @@ def prove_margins(constant: float, weight: Tensor, form: str, norm: str) -> Tens
 
 def estimate(
     program: Program, iterates: dict[str, Tensor], iterations: int, norm: str
-) -> tuple[Any, Tensor, dict[str, Tensor], dict[str, Any]]:
-    """(K, W, iterates′, σ by output): K up to the last hidden layer from below, differentiable; W the head's weight."""
+) -> tuple[Any, Tensor, dict[str, Tensor]]:
+    """(K, W, iterates′): K up to the last hidden layer from below, differentiable; W the head's weight."""
     last = head(program)
     operators = program.operators()
     constants: dict[str, Any] = {INPUT: 1.0}
     after: dict[str, Tensor] = {}
-    sigmas: dict[str, Any] = {}
-    for op, operator in zip(program.ops[:-1], operators[:-1], strict=True):
+    for op, operator in steps(program, operators):
         sigma, u = operator.estimate(iterates.get(op.output), iterations, norm)
         if u is not None:
             after[op.output] = u
-        sigmas[op.output] = sigma
-        constants[op.output] = operator.combine([constants[name] for name in op.inputs]) * sigma
-    return constants[last.inputs[0]], _weight(operators[-1]), after, sigmas
+        constants[op.output] = operator.combine([constants[name] for name in op.inputs], norm) * sigma
+    return constants[last.inputs[0]], _weight(operators[-1]), after
+
+
+def steps(program: Program, operators: Sequence[Operator]) -> Iterator[tuple[Op, Operator]]:
+    """The operations before the head, each chain as one operation from its first input to its last output."""
+    for group in groups(program.ops, operators):
+        first, last = program.ops[group[0]], program.ops[group[-1]]
+        if len(group) == 1:
+            yield first, operators[group[0]]
+        else:
+            yield replace(first, output=last.output), as_one(program.ops, operators, group)
+
+
+def as_one(ops: Sequence[Op], operators: Sequence[Operator], group: range) -> Chain:
+    """The chain of these operations."""
+    return Chain(ops[group[0]].input_shape, tuple(operators[k] for k in group))
 
 
 def _weight(operator: Operator) -> Tensor:

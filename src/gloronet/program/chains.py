@@ -15,71 +15,118 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from gloronet.operators.affine import Scale, Translate
-from gloronet.operators.base import LinearOperator, Operator, Proved
+from gloronet.operators.base import LinearOperator, Operator, Proved, Shape
 from gloronet.operators.conv import Conv2d
 from gloronet.operators.dense import Dense
 from gloronet.operators.norms import dense_bound
 from gloronet.operators.rounding import U64, gamma, product, root, total, up
-from gloronet.operators.shape import Pad, Reshape
+from gloronet.operators.shape import Reshape
 from gloronet.program.program import Op
 
+LINEAR = (LinearOperator, Scale, Translate, Reshape)
+"""What a chain is made of."""
 LARGEST_MATRIX = 2**24
 """Entries of a chain's own matrix: 128 MiB in float64."""
 MOST_WORK = 2.0e11
 """Floating-point operations for one joint bound."""
 
 
-def chains(ops: Sequence[Op], operators: Sequence[Operator]) -> Iterator[range]:
-    """The longest runs of linear operations in which more than one can stretch; the head is left out."""
+def groups(ops: Sequence[Op], operators: Sequence[Operator]) -> list[range]:
+    """The operations before the head in order, those of a chain together.
+
+    A chain is kept where at least two of its operations can stretch; it begins and ends with such a one.
+    """
     uses = Counter(name for op in ops for name in op.inputs)
-    start = 0
-    for k in range(len(ops)):
-        linear = k < len(ops) - 1 and _is_linear(operators[k])
-        follows = k > start and ops[k].inputs == (ops[k - 1].output,) and uses[ops[k - 1].output] == 1
-        if not (linear and (k == start or follows)):
-            yield from _worthwhile(range(start, k), operators)
-            start = k if linear else k + 1
-    return
+    found: list[range] = []
+    k = 0
+    while k < len(ops) - 1:
+        end = k + 1
+        while (
+            _stretches(operators[k])
+            and end < len(ops) - 1
+            and isinstance(operators[end], LINEAR)
+            and ops[end].inputs == (ops[end - 1].output,)
+            and uses[ops[end - 1].output] == 1
+        ):
+            end += 1
+        while end > k + 1 and not _stretches(operators[end - 1]):
+            end -= 1
+        found.append(range(k, end))
+        k = end
+    return found
 
 
-def chain_bound(operators: Sequence[Operator], proved: Sequence[Proved], norm: str) -> Proved:
-    """The smallest of the product, the folded and the joint bound of a chain."""
-    best = Proved(product(*(p.value for p in proved)), "product")
-    parts, constants = _fold(operators, proved, norm)
-    best = min(best, Proved(product(*constants), "folded"), key=lambda p: p.value)
-    if len(parts) > 1 and norm == "l2":
-        matrix = _matrix(operators)
+@dataclass(frozen=True, eq=False)
+class Chain(LinearOperator):
+    """Linear operations in a row, as one. Its estimate is one power iteration through all of them."""
+
+    rule: ClassVar[str] = "chain"
+
+    parts: tuple[Any, ...]
+
+    @property
+    def output_shape(self) -> Shape:
+        return self.parts[-1].output_shape
+
+    def __call__(self, *inputs: Tensor) -> Tensor:
+        (x,) = inputs
+        for part in self.parts:
+            x = part(x)
+        return x
+
+    def apply(self, x: Tensor) -> Tensor:
+        for part in self.parts:
+            x = part.apply(x)
+        return x
+
+    def adjoint(self, y: Tensor) -> Tensor:
+        for part in reversed(self.parts):
+            y = part.adjoint(y)
+        return y
+
+    def row_sum(self) -> Any:
+        return math.prod(part.estimate(None, 0, "linf")[0] for part in self.parts)
+
+    def bound(self, norm: str) -> Proved:
+        """The smallest of the product, the folded and the joint bound."""
+        return self.bound_from([part.bound(norm) for part in self.parts], norm)
+
+    def bound_from(self, proved: Sequence[Proved], norm: str) -> Proved:
+        """The same, from the parts' own bounds."""
+        best = Proved(product(*(p.value for p in proved)), "product")
+        left, constants = _fold(self.parts, proved, norm)
+        best = min(best, Proved(product(*constants), "folded"), key=lambda p: p.value)
+        matrix = self._matrix() if left > 1 and norm == "l2" else None
         if matrix is not None:
-            exact = total(dense_bound(matrix), _matrix_error(operators, proved))
+            exact = total(dense_bound(matrix), _matrix_error(self.parts, proved))
             best = min(best, Proved(exact, "joint"), key=lambda p: p.value)
-    return best
+        return best
+
+    def _matrix(self) -> Tensor | None:
+        """The chain's matrix, computed in float64 column by column; None when it is too large."""
+        n, m = math.prod(self.input_shape), math.prod(self.output_shape)
+        small = min(n, m)
+        if n * m > LARGEST_MATRIX or 4.0 * n * m * small + 8.0 * float(small) ** 3 > MOST_WORK:
+            return None
+        tensors = [t for part in self.parts for t in vars(part).values() if isinstance(t, Tensor)]
+        identity = torch.eye(n, dtype=torch.float64, device=tensors[0].device if tensors else None)
+        columns = [self.apply(part.reshape(-1, *self.input_shape)).flatten(1) for part in identity.split(512)]
+        return torch.cat(columns).T
 
 
-def _worthwhile(chain: range, operators: Sequence[Operator]) -> Iterator[range]:
-    stretching = [k for k in chain if not isinstance(operators[k], Reshape | Pad | Translate)]
-    if len(stretching) > 1:
-        yield range(stretching[0], stretching[-1] + 1)
-
-
-def _is_linear(operator: Operator) -> bool:
-    return isinstance(operator, LinearOperator | Scale | Translate | Reshape | Pad)
-
-
-def _fold(
-    operators: Sequence[Operator], proved: Sequence[Proved], norm: str
-) -> tuple[list[Operator], list[float]]:
-    """The chain with its scalings folded into neighbouring layers, and the constants that are left."""
+def _fold(operators: Sequence[Operator], proved: Sequence[Proved], norm: str) -> tuple[int, list[float]]:
+    """How many operators are left when scalings are folded into neighbouring layers, and their constants."""
     parts: list[tuple[Operator, float | None]] = []
     for operator, own in zip(operators, proved, strict=True):
-        if isinstance(operator, Reshape | Translate) and (
-            isinstance(operator, Translate) or operator.input_shape == operator.output_shape
-        ):
+        if isinstance(operator, Translate):
             continue
         before = parts[-1][0] if parts else None
         scaled = _scaled(before, operator) if before is not None else None
@@ -93,10 +140,10 @@ def _fold(
             constants.append(known)
         else:
             # Each folded product is off by one rounding, relatively: |ΔA| ≤ u|A| for either side's scaling.
-            gain = part.arithmetic().gain
-            slip = up(4.0 * U64 * (_row_gain(part) if norm == "linf" else gain))
-            constants.append(total(part.bound(norm).value, slip))
-    return [part for part, _ in parts], constants
+            bound = part.bound(norm).value
+            gain = bound if norm == "linf" else part.arithmetic().gain
+            constants.append(total(bound, up(4.0 * U64 * gain)))
+    return sum(not isinstance(part, Reshape) for part, _ in parts), constants
 
 
 def _scaled(first: Operator, second: Operator) -> Operator | None:
@@ -123,30 +170,8 @@ def _per_channel(scale: Scale, shape: tuple[int, ...]) -> Tensor | None:
     return 1.0 / full[:, 0] if scale.divide else full[:, 0]
 
 
-def _row_gain(part: Operator) -> float:
-    return part.bound("linf").value
-
-
-def _matrix(operators: Sequence[Operator]) -> Tensor | None:
-    """The chain's matrix, computed in float64 column by column; None when it is too large."""
-    n, m = math.prod(operators[0].input_shape), math.prod(operators[-1].output_shape)
-    small = min(n, m)
-    if n * m > LARGEST_MATRIX or 4.0 * n * m * small + 8.0 * float(small) ** 3 > MOST_WORK:
-        return None
-    like = next((t for o in operators for t in vars(o).values() if isinstance(t, Tensor)), torch.zeros(0))
-    columns = []
-    for part in torch.eye(n, dtype=torch.float64, device=like.device).split(512):
-        x = part.reshape(-1, *operators[0].input_shape)
-        for operator in operators:
-            x = _linear_part(operator, x)
-        columns.append(x.flatten(1))
-    return torch.cat(columns).T
-
-
-def _linear_part(operator: Operator, x: Tensor) -> Tensor:
-    if isinstance(operator, LinearOperator):
-        return operator.apply(x)
-    return x if isinstance(operator, Translate) else operator(x)
+def _stretches(operator: Operator) -> bool:
+    return isinstance(operator, LINEAR) and not isinstance(operator, Translate | Reshape)
 
 
 def _matrix_error(operators: Sequence[Operator], proved: Sequence[Proved]) -> float:

@@ -136,7 +136,8 @@ def sample_error(
         reach[op.output] = product(constant, away)
     last, head = program.ops[-1], program.operators[-1]
     assert isinstance(head, Dense)
-    z, d0, d1, away = (w[last.inputs[0]] for w in (values, fixed, moving, reach))
+    z, d0 = values[last.inputs[0]], fixed[last.inputs[0]]
+    d1, away = moving[last.inputs[0]], reach[last.inputs[0]]
     distance, rows, _ = (t.to(x.device) for t in _head(head))
     kappa = gamma(head.weight.shape[1] + 1, unit)
     off = double.values[last.inputs[0]].at(norm)

@@ -212,7 +212,7 @@ class _Reader:
             name = f"{_path(node)}.{node.name}.{which}".lstrip(".")
             self.constants.recipes.append(made[which]._replace(name=name))
             self.constants.used[name] = name
-            output = node.name if k == len(steps) - 1 else f"{node.name}.{which}"
+            output = node.name if k == len(steps) - 1 else f"{node.name}_{which}"
             attributes = attributes | {"roundings": 8}
             self.ops.append(Op(_path(node), kind, x.shape, (x.name,), output, {field: name}, attributes))
             x = Value(output, x.shape)
