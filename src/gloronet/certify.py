@@ -73,6 +73,7 @@ def certify_set(
     labels: Tensor,
     epsilon: float | str | None = None,
     semantics: str = "real",
+    per_sample: bool = False,
     batch_size: int = 1000,
     progress: Callable[[int], None] | None = None,
 ) -> Table:
@@ -80,7 +81,7 @@ def certify_set(
     device = next(net.parameters()).device
     parts = []
     for k in range(0, len(x), batch_size):
-        parts.append(net.certify(to_unit(x[k : k + batch_size].to(device)), epsilon, semantics))
+        parts.append(net.certify(to_unit(x[k : k + batch_size].to(device)), epsilon, semantics, per_sample))
         if progress is not None:
             progress(min(batch_size, len(x) - k))
     return Table(

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from gloronet.config import FORMS, NORMS, parse_epsilon
-from gloronet.errors import ConfigError
+from gloronet.errors import ConfigError, GloroError
 from gloronet.margins import bottom_logit, pairwise_margins
 from gloronet.operators.rounding import U32, U64, norms_up
 from gloronet.program import Bound, FrozenProgram, Program, bound, estimate, head, trace
@@ -154,9 +154,12 @@ class GloRoNet(nn.Module):
                     iterates[name].copy_(u)
         return pairwise_margins(constant, weight, self.form, self.norm)
 
-    def bound(self, progress: Callable[[str], None] | None = None) -> Bound:
-        """Margins from above, proved in outward-rounded float64: the only thing that certifies."""
-        return self._proof(progress).bound
+    def bound(self, progress: Callable[[str], None] | None = None, known: Bound | None = None) -> Bound:
+        """Margins from above, proved in outward-rounded float64: the only thing that certifies.
+
+        `known`, a bound kept from before, is taken when its digest says it is about this very Program.
+        """
+        return self._proof(progress, known).bound
 
     @torch.no_grad()
     def certify(
@@ -237,14 +240,24 @@ class GloRoNet(nn.Module):
 
     # How
 
-    def _proof(self, progress: Callable[[str], None] | None = None) -> _Proof:
+    def speaks_of(self, semantics: str) -> bool:
+        """Whether this net can be certified under these semantics."""
+        try:
+            self._check_semantics(semantics)
+        except GloroError:
+            return False
+        return True
+
+    def _proof(self, progress: Callable[[str], None] | None = None, known: Bound | None = None) -> _Proof:
         program = self.program()
         with torch.no_grad():
             current = program.live()
         kept = self._proved
         if kept is None or kept.traced is not program or not kept.program.same_tensors(current):
             frozen = program.freeze()
-            self._proved = kept = _Proof(program, frozen, bound(frozen, self.form, self.norm, progress))
+            if known is None or (known.digest, known.form, known.norm) != (frozen.digest, self.form, self.norm):
+                known = bound(frozen, self.form, self.norm, progress)
+            self._proved = kept = _Proof(program, frozen, known)
         return kept
 
     def _proved_bottom(self, x: Tensor, y: Tensor) -> Tensor:
@@ -280,6 +293,8 @@ class GloRoNet(nn.Module):
             raise ConfigError(f"semantics must be one of {', '.join(SEMANTICS)}, not {semantics!r}.")
         if semantics == "float32" and self.norm != "l2":
             raise ConfigError('semantics "float32" is for norm "l2"; ℓ∞ comes in "real" only.')
+        if semantics == "float32":
+            require_stated(self.program())
 
     def _check(self, x: Tensor) -> None:
         if tuple(x.shape[1:]) != self.input_shape:
@@ -306,7 +321,6 @@ class _Proof:
         self, x: Tensor, size: Tensor, label: Tensor, lead: Tensor, margins: Tensor, per_sample: bool
     ) -> tuple[Tensor, Tensor]:
         """lead − δ and K + δ's slope: with them the radius is where float32 could first answer otherwise."""
-        require_stated(self.program)
         lost, slope = self.error(U32).rows(size, label)
         if per_sample:
             lost, slope = sample_error(self.program, self.bound, self.error(U64), x, label, U32)

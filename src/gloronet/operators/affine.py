@@ -51,7 +51,8 @@ class Scale(Operator):
         return (1.0 / size.amin() if self.divide else size.amax()), u
 
     def arithmetic(self) -> Arithmetic:
-        return Arithmetic(self.roundings, gain=self.bound("l2").value)
+        # Besides: a factor that torch first rounds to the batch's type; CUDA's division is by the reciprocal.
+        return Arithmetic(self.roundings + 1 + self.divide, gain=self.bound("l2").value)
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,5 +83,6 @@ class Translate(Operator):
         return Proved(1.0, "translation")
 
     def arithmetic(self) -> Arithmetic:
-        everywhere = torch.broadcast_to(self.offset, self.input_shape)
-        return Arithmetic(self.roundings, gain=1.0, offset=norm_up(everywhere))
+        everywhere = torch.broadcast_to(self.offset, (1, *self.input_shape))
+        # Besides: an offset that torch first rounds to the batch's type.
+        return Arithmetic(self.roundings + 1, gain=1.0, offset=norm_up(everywhere))

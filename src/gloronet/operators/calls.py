@@ -22,6 +22,8 @@ from gloronet.operators.shape import Pad, Reshape
 
 aten = torch.ops.aten
 
+_NO_IMAGE = "it takes the batch for the channels of one image; give the input a dimension of channels"
+
 
 def call_rule(*targets: Any) -> Callable[[Callable[[Call], Step | str]], Callable[[Call], Step | str]]:
     def register(function: Callable[[Call], Step | str]) -> Callable[[Call], Step | str]:
@@ -116,6 +118,8 @@ def pad(call: Call) -> Step | str:
 def avg_pool2d(call: Call) -> Step | str:
     a = call.arguments
     padding = _pair(a["padding"])
+    if len(a["self"].shape) != 3:
+        return _NO_IMAGE
     if a["ceil_mode"] or a["divisor_override"] is not None or (any(padding) and not a["count_include_pad"]):
         return "only average pooling with one divisor (no ceil_mode, padding counted) has a rule"
     kernel = _pair(a["kernel_size"])
@@ -126,6 +130,8 @@ def avg_pool2d(call: Call) -> Step | str:
 @call_rule(aten.max_pool2d.default)
 def max_pool2d(call: Call) -> Step | str:
     a = call.arguments
+    if len(a["self"].shape) != 3:
+        return _NO_IMAGE
     if a["ceil_mode"] or _pair(a["dilation"]) != (1, 1):
         return "only max pooling without ceil_mode and dilation has a rule"
     kernel = _pair(a["kernel_size"])

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gloronet.operators.base import Arithmetic, LinearOperator, Proved, Shape
+from gloronet.operators.circular import circle_bound, matrix_bound, replication, unwrap, wrap
 from gloronet.operators.norms import BandedGram, gram_bound, mirrored
 from gloronet.operators.rounding import (
     TINY,
@@ -47,10 +48,11 @@ class Conv2d(LinearOperator):
     bias: Tensor | None = None
     stride: Shape = (1, 1)
     padding: Shape = (0, 0, 0, 0)
-    """Zeros at (top, bottom, left, right)."""
+    """Zeros at (top, bottom, left, right); with `circular` the image wraps around instead."""
     dilation: Shape = (1, 1)
     groups: int = 1
     skip: bool = False
+    circular: bool = False
 
     @property
     def output_shape(self) -> Shape:
@@ -72,6 +74,8 @@ class Conv2d(LinearOperator):
         if norm == "linf":
             sums = self._sums(kernel.abs())[0]
             return Proved(total(sums, slip), "row sums")
+        if self.circular:
+            return self._circular_bound(kernel, slip)
         symbols = symbol_bound(kernel, self.input_shape[1:], self.stride, self.padding, self.dilation)
         best = Proved(total(symbols, slip), "polyphase symbols")
         if self._work() <= BUDGET:
@@ -111,7 +115,9 @@ class Conv2d(LinearOperator):
     def _convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None, plain: bool = False) -> Tensor:
         top, bottom, left, right = self.padding
         groups = 1 if plain else self.groups
-        if top == bottom and left == right:
+        if self.circular:
+            y = F.conv2d(wrap(x, self.padding), weight, bias, self.stride, 0, self.dilation, groups)
+        elif top == bottom and left == right:
             y = F.conv2d(x, weight, bias, self.stride, (top, left), self.dilation, groups)
         else:
             padded = F.pad(x, (left, right, top, bottom))
@@ -125,7 +131,7 @@ class Conv2d(LinearOperator):
         unread = [(end - 1) % step for _, end, step in self._axes()]
         groups = 1 if plain else self.groups
         x = F.conv_transpose2d(y, weight, None, self.stride, 0, unread, groups, self.dilation)
-        return x[:, :, top : top + h, left : left + w]
+        return unwrap(x, self.padding) if self.circular else x[:, :, top : top + h, left : left + w]
 
     # How it is bounded
 
@@ -150,13 +156,28 @@ class Conv2d(LinearOperator):
         folded = weight + centre
         return folded, up(U64 * float(folded[:, :, row, column].diagonal().abs().max()))
 
+    def _circular_bound(self, kernel: Tensor, slip: float) -> Proved:
+        """Symbols where the outputs fit the circle (as they do with `skip`), else the matrix or the padded image."""
+        size, outputs = self.input_shape[1:], self.output_shape[1:]
+        symbols = circle_bound(kernel, size, outputs, self.stride, self.dilation)
+        if symbols is not None:
+            return Proved(total(symbols, slip), "circular symbols")
+        exact = matrix_bound(kernel, size, outputs, self.stride, self.padding, self.dilation)
+        if exact is not None:
+            return Proved(total(exact, slip), "checked Cholesky")
+        (h, w), (top, bottom, left, right) = size, self.padding
+        image = (kernel.shape[1], h + top + bottom, w + left + right)
+        inner = Conv2d(image, kernel, None, self.stride, dilation=self.dilation).bound("l2").value
+        copies = root(float(replication(size, self.padding)))
+        return Proved(total(product(copies, inner), slip), "padding times convolution")
+
     def _sums(self, magnitude: Tensor, grouped: bool = False) -> tuple[float, float]:
         """The largest row sum and the largest column sum of |A|, rounded up."""
         ones = magnitude.new_ones(1, *self.input_shape)
         across = magnitude.new_ones(1, *self.output_shape)
         plain = not grouped
         top, bottom, left, right = self.padding
-        padded = F.pad(ones, (left, right, top, bottom))
+        padded = wrap(ones, self.padding) if self.circular else F.pad(ones, (left, right, top, bottom))
         rows = F.conv2d(padded, magnitude, None, self.stride, 0, self.dilation, 1 if plain else self.groups)
         columns = self._transposed(across, magnitude, plain)
         terms = 2.0 * gamma(magnitude[0].numel() + magnitude.shape[0] * magnitude[0, 0].numel() + 4)

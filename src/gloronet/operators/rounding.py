@@ -15,6 +15,8 @@ U64 = 2.0**-53
 U32 = 2.0**-24
 TINY = 2.0**-1074
 """The smallest positive float64: what one underflow can cost."""
+SMALLEST_NORMAL = 2.0**-1022
+"""From here on multiplying by a power of two is exact."""
 
 
 def gamma(n: int, unit: float = U64) -> float:
@@ -53,7 +55,12 @@ def product(*factors: float) -> float:
 
 def total(*terms: float) -> float:
     """Σ terms, rounded up."""
-    return up(math.fsum(terms), 1) if all(math.isfinite(t) for t in terms) else math.inf
+    if not all(math.isfinite(t) for t in terms):
+        return math.inf
+    try:
+        return up(math.fsum(terms), 1)
+    except OverflowError:  # fsum's word for a sum past the largest float
+        return math.inf
 
 
 def root(x: float) -> float:
@@ -82,14 +89,14 @@ def scaled(x: Tensor, exponent: int) -> Tensor:
 
 
 def ldexp(x: float, exponent: int) -> float:
-    """x·2^exponent, rounded up: infinity on overflow, never zero on underflow."""
+    """x·2^exponent, rounded up: exact but at the ends, infinity on overflow, never zero on underflow."""
     if x == 0.0 or math.isinf(x):
         return x
     try:
         result = math.ldexp(x, exponent)
     except OverflowError:
         return math.inf
-    return result if exponent >= 0 else math.nextafter(result, math.inf)
+    return result if exponent >= 0 or result >= SMALLEST_NORMAL else math.nextafter(result, math.inf)
 
 
 def norm_up(x: Tensor, order: int = 2) -> float:

@@ -164,7 +164,7 @@ def _scaled(first: Operator, second: Operator) -> Operator | None:
 def _per_channel(scale: Scale, shape: tuple[int, ...]) -> Tensor | None:
     """The scaling as one factor a channel of `shape`; None when it varies within a channel."""
     factor = scale.factor.double()
-    full = torch.broadcast_to(factor, shape).reshape(shape[0], -1)
+    full = torch.broadcast_to(factor, (1, *shape)).reshape(shape[0], -1)
     if not bool((full == full[:, :1]).all()):
         return None
     return 1.0 / full[:, 0] if scale.divide else full[:, 0]

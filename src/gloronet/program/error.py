@@ -32,7 +32,7 @@ from gloronet.operators.base import Arithmetic, Operator
 from gloronet.operators.dense import Dense
 from gloronet.operators.rounding import U32, U64, gamma, norms_up, product, root, total
 from gloronet.program.bound import Bound, prove_margins
-from gloronet.program.program import INPUT, FrozenProgram
+from gloronet.program.program import INPUT, FrozenProgram, Program
 
 SMALLEST = {U64: 2.0**-1022, U32: 2.0**-126}
 """What one underflow can cost, flush-to-zero included, by unit roundoff."""
@@ -150,12 +150,12 @@ def sample_error(
     return constant_ij, slope_ij[label]
 
 
-def require_stated(program: FrozenProgram) -> None:
+def require_stated(program: Program) -> None:
     """Refuses an elementary function: no library states the error of its float32 tanh."""
-    for op, operator in zip(program.ops, program.operators, strict=True):
-        if operator.elementary:
+    for op in program.ops:
+        if op.kind.elementary:
             raise UnsupportedOperation(
-                f'No float32 error is stated for {operator.rule} at {op.path}; use semantics="real", or MinMax.'
+                f'No float32 error is stated for {op.kind.rule} at {op.path}; use semantics="real", or MinMax.'
             )
 
 
