@@ -57,10 +57,18 @@ def _attack(run: Path, **options: object) -> None:
     _show(run)
 
 
-def _lipschitz(run: Path) -> None:
+def _lipschitz(run: Path, lower: bool, **options: object) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
     from gloronet import verbs
 
     print(verbs.lipschitz(run))
+    if lower:
+        table = Table("constants", "largest K_ij", "VRA", title="what tighter constants could buy")
+        for name, constant, vra in verbs.headroom(run, **options):  # type: ignore[arg-type]
+            table.add_row(name, f"{constant:.4f}", f"{vra:.2%}")
+        Console().print(table)
 
 
 def _data_list(root: Path | None) -> None:
@@ -150,6 +158,9 @@ def _parser() -> argparse.ArgumentParser:
     p.add_argument(
         "--epsilon", help="the radius to certify at, such as 0.3 or 36/255 (default: the run's own)"
     )
+    p.add_argument(
+        "--per-sample", action="store_true", help="tighter float32 error, for a second forward pass"
+    )
     _placing(p)
 
     p = _verb(
@@ -173,9 +184,12 @@ def _parser() -> argparse.ArgumentParser:
         "lipschitz",
         _lipschitz,
         "Show a run's per-layer and margin bounds.",
-        "gloronet lipschitz runs/digits",
+        "gloronet lipschitz runs/digits --lower",
     )
     p.add_argument("run", type=Path, help="the run folder")
+    p.add_argument("--lower", action="store_true", help="search for lower bounds: what tighter constants could buy")
+    p.add_argument("--steps", type=_positive, default=500, help="Adam steps of that search (default: 500)")
+    _placing(p)
 
     p = verbs.add_parser("data", help="List and fetch data sets.", description="List and fetch data sets.")
     parts = p.add_subparsers(required=True, metavar="list|fetch")

@@ -105,9 +105,10 @@ class GloRoNet(nn.Module):
 
     def program(self) -> Program:
         """What the module computes in eval mode, traced again when its structure changed."""
-        now = structure(self.module)
+        now = (self.input_shape, structure(self.module))
         if self._traced is None or self._traced[0] != now:
-            program = trace(self.module, self.input_shape)
+            with self._unrounded():
+                program = trace(self.module, self.input_shape)
             head(program)
             self._register_iterates(program)
             self._traced = (now, program)
@@ -145,14 +146,15 @@ class GloRoNet(nn.Module):
         """m×m margins from below, differentiable. In `train()` the power iterates advance; `eval()` mutates nothing."""
         program = self.program()
         iterates = self._iterates(program)
-        constant, weight, after = estimate(
-            program, iterates, iterations or self.power_iterations, self.norm
-        )
-        if self.training:
-            with torch.no_grad():
-                for name, u in after.items():
-                    iterates[name].copy_(u)
-        return pairwise_margins(constant, weight, self.form, self.norm)
+        with self._unrounded():
+            constant, weight, after = estimate(
+                program, iterates, iterations or self.power_iterations, self.norm
+            )
+            if self.training:
+                with torch.no_grad():
+                    for name, u in after.items():
+                        iterates[name].copy_(u)
+            return pairwise_margins(constant, weight, self.form, self.norm)
 
     def bound(self, progress: Callable[[str], None] | None = None, known: Bound | None = None) -> Bound:
         """Margins from above, proved in outward-rounded float64: the only thing that certifies.
@@ -189,7 +191,7 @@ class GloRoNet(nn.Module):
             lead = lead - lead.abs() * (2.0 * U64) - lost  # one rounding in the subtraction, δ before it
             if semantics == "float32":
                 lead, margins = proof.float32(x, size, label, lead, margins, per_sample)
-        radius = lead / margins * (1.0 - 4.0 * U64)
+        radius = torch.nextafter(lead / margins, torch.zeros_like(lead))  # the quotient, rounded down
         # K_ij = 0: the two logits move together, so any positive lead lasts for ever.
         radius = torch.where(margins == 0, torch.inf, radius)
         radius = torch.where(lead > 0, radius, 0.0)
@@ -198,7 +200,7 @@ class GloRoNet(nn.Module):
         lead = lead.masked_fill(own, torch.inf).amin(1)
         sound = torch.isfinite(y).all(1) & torch.isfinite(lead)
         if semantics == "float32":
-            sound &= proof.in_range(size, radius)
+            radius = torch.minimum(radius, proof.reach(size))
         radius = torch.where(sound, radius, 0.0)
         return Certificates(label, radius, torch.where(sound, lead, -torch.inf), eps, semantics)
 
@@ -250,23 +252,28 @@ class GloRoNet(nn.Module):
 
     def _proof(self, progress: Callable[[str], None] | None = None, known: Bound | None = None) -> _Proof:
         program = self.program()
-        with torch.no_grad():
+        kept, about = self._proved, (self.form, self.norm)
+        with self._unrounded(), torch.no_grad():
             current = program.live()
-        kept = self._proved
-        if kept is None or kept.traced is not program or not kept.program.same_tensors(current):
-            frozen = program.freeze()
-            if known is None or (known.digest, known.form, known.norm) != (frozen.digest, self.form, self.norm):
-                known = bound(frozen, self.form, self.norm, progress)
-            self._proved = kept = _Proof(program, frozen, known)
+            if kept is None or not kept.holds(program, current, about):
+                frozen = program.freeze()
+                fits = known is not None and (known.digest, known.form, known.norm) == (frozen.digest, *about)
+                if known is None or not fits or frozen.opaque:
+                    known = bound(frozen, self.form, self.norm, progress)
+                self._proved = kept = _Proof(program, frozen, known)
         return kept
 
     def _proved_bottom(self, x: Tensor, y: Tensor) -> Tensor:
         proof = self._proof()
         y64 = y.detach().double()
         label = y64.argmax(1)
-        error, _ = proof.error(torch.finfo(y.dtype).eps / 2).rows(norms_up(x.flatten(1)), label)
+        size = norms_up(x.flatten(1))
+        error, _ = proof.error(proof.coarsest(x, y)).rows(size, label)
+        again, _ = proof.error(U64).rows(size, label)
         margins = proof.bound.margins.to(y.device)[label]
-        raised = y64 + self.epsilon * margins + error
+        # `certify` evaluates anew, in float64: that may be off by δ, and δ is taken off. So twice δ more.
+        above = self.epsilon * margins + error + 2.0 * again
+        raised = y64 + above + (y64.abs() + above) * (16.0 * U64)
         own = torch.arange(y.shape[1], device=y.device) == label[:, None]
         bottom = raised.masked_fill(own, -torch.inf).amax(1)
         bottom = torch.where(torch.isfinite(y64).all(1), bottom, torch.inf)
@@ -275,6 +282,12 @@ class GloRoNet(nn.Module):
         infinity = torch.full_like(rounded, torch.inf)
         return torch.nextafter(torch.nextafter(rounded, infinity), infinity).nan_to_num(torch.inf, torch.inf)
 
+    def _unrounded(self) -> torch.autocast:
+        """Autocast switched off where the tensors are: constants and bounds must not see them in bf16."""
+        like = next(self.parameters(), next(self.buffers(), torch.zeros(0)))
+        return torch.autocast(like.device.type, enabled=False)
+
+    @torch.inference_mode(False)
     def _register_iterates(self, program: Program) -> None:
         """A buffer for each operation that iterates; one that fits is kept."""
         for op, operator in steps(program, program.operators()):
@@ -312,6 +325,16 @@ class _Proof:
         self.bound = bound
         self._errors: dict[float, LogitError] = {}
 
+    def holds(self, program: Program, tensors: dict[str, Tensor], about: tuple[str, str]) -> bool:
+        """Whether it is a proof for this trace, these tensors and this form and norm."""
+        same = self.traced is program and (self.bound.form, self.bound.norm) == about
+        return same and self.program.same_tensors(tensors)
+
+    def coarsest(self, x: Tensor, y: Tensor) -> float:
+        """The unit roundoff of the coarsest arithmetic the module itself may compute in."""
+        floats = [t for t in (x, y, *self.program.tensors.values()) if t.is_floating_point()]
+        return max(torch.finfo(t.dtype).eps for t in floats) / 2
+
     def error(self, unit: float) -> LogitError:
         if unit not in self._errors:
             self._errors[unit] = logit_error(self.program, self.bound, unit)
@@ -326,9 +349,10 @@ class _Proof:
             lost, slope = sample_error(self.program, self.bound, self.error(U64), x, label, U32)
         return lead - lost - lead.abs() * (2.0 * U64), (margins + slope) * (1.0 + 2.0 * U64)
 
-    def in_range(self, size: Tensor, radius: Tensor) -> Tensor:
-        """Where no sum of the float32 evaluation can overflow, anywhere in the ball."""
-        return self.error(U32).peak.at(size + radius.clamp(max=1e30)) < LARGEST[U32]
+    def reach(self, size: Tensor) -> Tensor:
+        """How far from an x of this norm no sum of the float32 evaluation can overflow."""
+        peak = self.error(U32).peak
+        return ((LARGEST[U32] - peak.constant) / peak.slope - size).clamp(min=0.0)
 
 
 def _buffer(output: str) -> str:

@@ -67,7 +67,6 @@ def certify(
     *,
     epsilon: str | None = None,
     per_sample: bool = False,
-    proof: bool = False,
     root: Path | None = None,
     device: str | None = None,
 ) -> Table:

@@ -43,7 +43,7 @@ def unwrap(y: Tensor, padding: Sequence[int]) -> Tensor:
 
 
 def replication(size: Sequence[int], padding: Sequence[int]) -> int:
-    """How often the most copied pixel appears: n + before + after in a row pass each pixel ⌈…/n⌉ times at most.
+    """How often the most copied pixel appears: Π⌈(n + before + after)/n⌉ over the axes.
 
     >>> replication((4, 4), (1, 1, 0, 0)), replication((4,), (4, 4))
     (2, 3)
@@ -54,9 +54,7 @@ def replication(size: Sequence[int], padding: Sequence[int]) -> int:
     return most
 
 
-def circle_bound(
-    kernel: Tensor, size: Shape, outputs: Shape, stride: Shape, dilation: Shape
-) -> float | None:
+def circle_bound(kernel: Tensor, size: Shape, outputs: Shape, stride: Shape, dilation: Shape) -> float | None:
     """Returns s with ‖A‖₂ ≤ s by symbols at N = n, or None where the outputs do not fit the circle."""
     if any(n % s or out * s > n for n, out, s in zip(size, outputs, stride, strict=True)):
         return None

@@ -157,14 +157,18 @@ class Conv2d(LinearOperator):
         return folded, up(U64 * float(folded[:, :, row, column].diagonal().abs().max()))
 
     def _circular_bound(self, kernel: Tensor, slip: float) -> Proved:
-        """Symbols where the outputs fit the circle (as they do with `skip`), else the matrix or the padded image."""
+        """Symbols, exact where the outputs fill the circle (with `skip` they do); else the small matrix.
+
+        Where neither fits, the norm of the padding times that of the convolution of the padded image.
+        """
         size, outputs = self.input_shape[1:], self.output_shape[1:]
+        full = all(n == out * s for n, out, s in zip(size, outputs, self.stride, strict=True))
+        exact = None if full else matrix_bound(kernel, size, outputs, self.stride, self.padding, self.dilation)
+        if exact is not None:
+            return Proved(total(exact, slip), "checked Cholesky")
         symbols = circle_bound(kernel, size, outputs, self.stride, self.dilation)
         if symbols is not None:
             return Proved(total(symbols, slip), "circular symbols")
-        exact = matrix_bound(kernel, size, outputs, self.stride, self.padding, self.dilation)
-        if exact is not None:
-            return Proved(total(exact, slip), "checked Cholesky")
         (h, w), (top, bottom, left, right) = size, self.padding
         image = (kernel.shape[1], h + top + bottom, w + left + right)
         inner = Conv2d(image, kernel, None, self.stride, dilation=self.dilation).bound("l2").value

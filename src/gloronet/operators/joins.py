@@ -15,7 +15,7 @@ from gloronet.operators.base import Arithmetic, Operator, Proved, Shape
 
 @dataclass(frozen=True, eq=False)
 class Sum(Operator):
-    """x + y: constants add. A linear branch around its own input is no Sum: see `skip` of Dense and Conv2d."""
+    """x + y: constants add. A linear branch around its own input is no Sum: see `skip` of Dense, Conv2d."""
 
     rule: ClassVar[str] = "sum"
 

@@ -8,7 +8,8 @@ Two tables, one per question:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
@@ -99,12 +100,14 @@ class Vouched(Operator):
 
     def __call__(self, *inputs: Tensor) -> Tensor:
         (x,) = inputs
-        return torch.func.functional_call(self.module, self.state, (x,))
+        with evaluating(self.module):
+            return torch.func.functional_call(self.module, self.state, (x,))
 
     def bound(self, norm: str) -> Proved:
-        value = self.constant(self.module, self.input_shape, norm)
-        assert not isinstance(value, Operator)
-        if not (math.isfinite(value) and value >= 0):
+        value: Any = self.constant(self.module, self.input_shape, norm)
+        if isinstance(value, Tensor) and value.numel() == 1:
+            value = value.item()
+        if not (isinstance(value, int | float) and math.isfinite(value) and value >= 0):
             raise UnsupportedOperation(
                 f"The rule for {type(self.module).__name__} answered {value!r}; it must answer a finite K of at least 0."
             )
@@ -116,3 +119,15 @@ class Vouched(Operator):
     def _zero(self) -> Tensor:
         like = next(iter(self.state.values()), torch.zeros(0, dtype=torch.float64))
         return torch.zeros(1, *self.input_shape, dtype=like.dtype, device=like.device)
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """eval() for a while; every submodule gets its own mode back."""
+    modes = {m: m.training for m in module.modules()}
+    module.eval()
+    try:
+        yield
+    finally:
+        for m, mode in modes.items():
+            m.training = mode

@@ -1,4 +1,4 @@
-"""Moves entries about: reshaping, permuting, padding. Linear, exact, and isometries but for circular padding."""
+"""Moves entries about: reshaping, permuting, padding. Linear, exact; isometries but for circular padding."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from gloronet.operators.base import LinearOperator, Operator, Proved, Shape
 from gloronet.operators.conv import Conv2d
 from gloronet.operators.dense import Dense
 from gloronet.operators.norms import dense_bound
-from gloronet.operators.rounding import U64, gamma, product, root, total, up
+from gloronet.operators.rounding import SMALLEST_NORMAL, U64, gamma, product, root, total, up
 from gloronet.operators.shape import Reshape
 from gloronet.program.program import Op
 
@@ -124,26 +124,25 @@ class Chain(LinearOperator):
 
 def _fold(operators: Sequence[Operator], proved: Sequence[Proved], norm: str) -> tuple[int, list[float]]:
     """How many operators are left when scalings are folded into neighbouring layers, and their constants."""
-    parts: list[tuple[Operator, float | None]] = []
+    parts: list[tuple[Operator, float, int]] = []  # with its own constant, or how many scalings it took in
     for operator, own in zip(operators, proved, strict=True):
         if isinstance(operator, Translate):
             continue
         before = parts[-1][0] if parts else None
         scaled = _scaled(before, operator) if before is not None else None
         if scaled is not None:
-            parts[-1] = (scaled, None)
+            parts[-1] = (scaled, 0.0, parts[-1][2] + 1)
         else:
-            parts.append((operator, own.value))
+            parts.append((operator, own.value, 0))
     constants = []
-    for part, known in parts:
-        if known is not None:
-            constants.append(known)
-        else:
-            # Each folded product is off by one rounding, relatively: |ΔA| ≤ u|A| for either side's scaling.
+    for part, constant, folded in parts:
+        if folded:
+            # Each scaling costs two roundings, a reciprocal's and a product's: |ΔA| ≤ γ₂|A| on either side.
             bound = part.bound(norm).value
             gain = bound if norm == "linf" else part.arithmetic().gain
-            constants.append(total(bound, up(4.0 * U64 * gain)))
-    return sum(not isinstance(part, Reshape) for part, _ in parts), constants
+            constant = total(bound, up(4.0 * folded * U64 * gain))
+        constants.append(constant)
+    return sum(not isinstance(part, Reshape) for part, _, _ in parts), constants
 
 
 def _scaled(first: Operator, second: Operator) -> Operator | None:
@@ -151,14 +150,22 @@ def _scaled(first: Operator, second: Operator) -> Operator | None:
     if isinstance(second, Scale) and isinstance(first, Conv2d | Dense) and not first.skip:
         factor = _per_channel(second, first.output_shape)
         if factor is not None:
-            weight = first.weight.double() * factor.reshape(-1, *[1] * (first.weight.dim() - 1))
-            return first.with_tensors(weight=weight, bias=None)
+            weight = _times(first.weight, factor.reshape(-1, *[1] * (first.weight.dim() - 1)))
+            return None if weight is None else first.with_tensors(weight=weight, bias=None)
     if isinstance(first, Scale) and isinstance(second, Conv2d | Dense) and not second.skip:
         factor = _per_channel(first, second.input_shape)
         if factor is not None and getattr(second, "groups", 1) == 1:
-            weight = second.weight.double() * factor.reshape(1, -1, *[1] * (second.weight.dim() - 2))
-            return second.with_tensors(weight=weight, bias=None)
+            weight = _times(second.weight, factor.reshape(1, -1, *[1] * (second.weight.dim() - 2)))
+            return None if weight is None else second.with_tensors(weight=weight, bias=None)
     return None
+
+
+def _times(weight: Tensor, factor: Tensor) -> Tensor | None:
+    """The product in float64; None where an entry underflows, as its rounding is then no longer relative."""
+    folded = weight.double() * factor
+    meant = (weight != 0) & (factor != 0)
+    lost = meant & ((folded.abs() < SMALLEST_NORMAL) | (factor.abs() < SMALLEST_NORMAL))
+    return None if bool(lost.any()) else folded
 
 
 def _per_channel(scale: Scale, shape: tuple[int, ...]) -> Tensor | None:

@@ -103,6 +103,11 @@ class FrozenProgram:
             h.update(t.reshape(-1).view(torch.uint8).numpy().tobytes())
         return h.hexdigest()
 
+    @property
+    def opaque(self) -> bool:
+        """Whether a module of a user's rule is in it, whose Python attributes the digest cannot see."""
+        return any(op.kind is Vouched for op in self.ops)
+
     def same_tensors(self, tensors: dict[str, Tensor]) -> bool:
         """Whether these tensors equal the frozen ones, bit for bit but for the sign of zero."""
         return tensors.keys() == self.tensors.keys() and all(

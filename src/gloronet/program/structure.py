@@ -1,18 +1,24 @@
 """A cheap fingerprint of everything about a module, but its tensors' values, that can change what it computes.
 
 Tracing costs a good part of a second, so a Program is kept until the fingerprint changes: a replaced
-submodule, a hook, a patched method, an attribute such as BatchNorm's eps. Values of parameters and
-buffers are compared on their own, bit by bit. (A global that a hand-written forward reads is beyond it.)
+submodule, a hook, a patched method, a rule, an attribute such as BatchNorm's eps, also one of an object
+that is an attribute. Values of parameters and buffers are compared on their own, bit by bit. (A global that
+a hand-written forward reads, and what a closure holds, is beyond it.)
 """
 
 from __future__ import annotations
 
+from types import FunctionType, ModuleType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from gloronet.operators.rules import MODULE_RULES
+
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
+_CODE = (type, ModuleType, FunctionType)
 _OWN = frozenset(("training", "_parameters", "_buffers", "_modules", *_HOOKS))
 
 
@@ -28,11 +34,25 @@ def structure(module: nn.Module) -> tuple[Any, ...]:
             if t is not None
         )
         attributes = tuple((k, _plain(v)) for k, v in vars(m).items() if k not in _OWN)
-        parts.append((name, id(m), type(m), id(type(m).forward), hooks, tensors, attributes))
+        rule = MODULE_RULES.get(type(m))
+        parts.append((name, id(m), type(m), type(m).forward, rule, hooks, tensors, attributes))
     return tuple(parts)
 
 
-def _plain(value: Any, depth: int = 3) -> Any:
+class _Same:
+    """Equal to itself alone. It keeps the object: the id of one that is gone may be given to another."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and other.value is self.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+
+def _plain(value: Any, depth: int = 4) -> Any:
     if isinstance(value, str | int | float | bool | type(None) | torch.dtype | torch.device):
         return (type(value), repr(value))
     if isinstance(value, Tensor):
@@ -41,8 +61,11 @@ def _plain(value: Any, depth: int = 3) -> Any:
             tuple(value.shape),
             value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes(),
         )
+    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
+        return (value.dtype, value.shape, value.tobytes())
     if isinstance(value, list | tuple | set | frozenset) and depth:
         return (type(value), tuple(_plain(v, depth - 1) for v in value))
     if isinstance(value, dict) and depth:
         return tuple((repr(k), _plain(v, depth - 1)) for k, v in value.items())
-    return (type(value), id(value))
+    inside = vars(value) if depth and hasattr(value, "__dict__") and not isinstance(value, _CODE) else {}
+    return (_Same(value), tuple((k, _plain(v, depth - 1)) for k, v in inside.items()))

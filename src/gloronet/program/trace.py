@@ -15,8 +15,6 @@ import dataclasses
 import operator
 import re
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -36,7 +34,9 @@ from gloronet.operators.rules import (
     Step,
     Value,
     Vouched,
+    evaluating,
 )
+from gloronet.program.agree import require_fit, require_same
 from gloronet.program.constants import Constants, Recipe, Ref
 from gloronet.program.merge import merge
 from gloronet.program.program import INPUT, Op, Program
@@ -47,18 +47,22 @@ def trace(module: nn.Module, input_shape: Shape) -> Program:
 
     Raises UnsupportedOperation, naming the place and the remedy, for whatever no rule bounds.
     """
-    exported = _export(module, tuple(input_shape))
-    return _Reader(module, tuple(input_shape), exported).read()
+    shape = tuple(input_shape)
+    program = _Reader(module, shape, _export(module, shape)).read()
+    with evaluating(module), torch.no_grad():
+        module(_sample(module, shape, 1))  # a real run: torch.export takes back what it changes
+    require_same(module, program, _Reader(module, shape, _export(module, shape, alone=True)).read())
+    return program
 
 
-def _export(module: nn.Module, input_shape: Shape) -> torch.export.ExportedProgram:
-    like = next((t for t in module.parameters()), next(module.buffers(), torch.zeros(0)))
-    sample = torch.zeros(3, *input_shape, dtype=like.dtype, device=like.device)
-    batch = torch.export.Dim("batch", min=2)
-    with _evaluating(module), warnings.catch_warnings(), torch.no_grad():
+def _export(module: nn.Module, input_shape: Shape, alone: bool = False) -> torch.export.ExportedProgram:
+    """The graph on a batch of any size from two on, or on a sample `alone`."""
+    sample = _sample(module, input_shape, 1 if alone else 3)
+    sizes = None if alone else ({0: torch.export.Dim("batch", min=2)},)
+    with evaluating(module), warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
         try:
-            exported = torch.export.export(module, (sample,), dynamic_shapes=({0: batch},), strict=False)
+            exported = torch.export.export(module, (sample,), dynamic_shapes=sizes, strict=False)
             if any(_is_mutable(node) for node in exported.graph.nodes):
                 exported = exported.run_decompositions({})
                 for node in exported.graph.nodes:
@@ -74,6 +78,11 @@ def _export(module: nn.Module, input_shape: Shape) -> torch.export.ExportedProgr
         names = ", ".join(sorted(changed.values()))
         raise UnsupportedOperation(f"The module changes {names} while it runs, even in eval mode.")
     return exported
+
+
+def _sample(module: nn.Module, input_shape: Shape, batch: int) -> Tensor:
+    like = next((t for t in module.parameters()), next(module.buffers(), torch.zeros(0)))
+    return torch.zeros(batch, *input_shape, dtype=like.dtype, device=like.device)
 
 
 class _Reader:
@@ -134,11 +143,11 @@ class _Reader:
         s = self.signature
         path = s.inputs_to_parameters.get(node.name) or s.inputs_to_buffers.get(node.name)
         value = node.meta["val"]
-        if path is not None and path not in self.lifted:
+        if path is not None:
             self.constants.parameters[node.name] = path
             self._constant(node, path)
-        elif node.name in s.inputs_to_lifted_tensor_constants or path is not None:
-            name = path or s.inputs_to_lifted_tensor_constants[node.name]
+        elif node.name in s.inputs_to_lifted_tensor_constants:
+            name = s.inputs_to_lifted_tensor_constants[node.name]
             self.constants.fixed[node.name] = self.lifted[name].detach().clone()
             self._constant(node, name)
         else:
@@ -146,8 +155,16 @@ class _Reader:
             self.known[node] = Value(INPUT, self.input_shape)
 
     def _constant(self, node: torch.fx.Node, name: str) -> None:
-        self.constants.used[name] = node.name
-        self.known[node] = Constant(name, tuple(node.meta["val"].shape))
+        self.known[node] = Constant(self._named(name, node.name), tuple(node.meta["val"].shape))
+
+    def _named(self, name: str, inner: str) -> str:
+        """The Program's name for a tensor of the graph: `name`, marked where another bears it already.
+
+        A parameter may be called `add`, as an operation is, and a rule may make a `weight` of its own.
+        """
+        while self.constants.used.setdefault(name, inner) != inner:
+            name += "′"
+        return name
 
     def _recipe(self, node: torch.fx.Node) -> None:
         if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
@@ -209,9 +226,9 @@ class _Reader:
         ]
         steps = [step for step in steps if step[2] in made]
         for k, (kind, field, which, attributes) in enumerate(steps):
-            name = f"{_path(node)}.{node.name}.{which}".lstrip(".")
-            self.constants.recipes.append(made[which]._replace(name=name))
-            self.constants.used[name] = name
+            inner = f"{node.name}:{which}"
+            self.constants.recipes.append(made[which]._replace(name=inner))
+            name = self._named(f"{_path(node)}.{node.name}.{which}".lstrip("."), inner)
             output = node.name if k == len(steps) - 1 else f"{node.name}_{which}"
             attributes = attributes | {"roundings": 8}
             self.ops.append(Op(_path(node), kind, x.shape, (x.name,), output, {field: name}, attributes))
@@ -247,39 +264,40 @@ class _Reader:
             x = self.known[inputs.pop()]
             if not isinstance(x, Value):
                 return None
-            self._append(
-                outputs[0], node, self._module_step(module, x, _clean(path), self._shape(outputs[0]))
-            )
+            self._append(outputs[0], node, self._module_step(module, x, _clean(path), outputs[0]))
             return group
         return None
 
-    def _module_step(self, module: nn.Module, x: Value, path: str, output_shape: Shape) -> Step:
+    def _module_step(self, module: nn.Module, x: Value, path: str, output: torch.fx.Node) -> Step:
         rule = MODULE_RULES[type(module)].rule
+        output_shape = self._shape(output)
         answer = rule(module, x.shape, "l2")
         if not isinstance(answer, Operator):
+            require_fit(module, None, x.shape, path)
             state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
             tensors: dict[str, Constant | float] = {}
             for name, t in state.items():
-                inner = f"{path}.{name}".lstrip(".")
-                self.constants.sources[inner] = partial(_named, module, name)
-                self.constants.used[inner] = inner
-                tensors[name] = Constant(inner, tuple(t.shape))
+                full, inner = f"{path}.{name}".lstrip("."), f"{output.name}:{name}"
+                if full not in self.constants.parameters.values():
+                    self.constants.sources[inner] = partial(_attribute, module, name)
+                    full = self._named(full, inner)
+                tensors[name] = Constant(full, tuple(t.shape))
             return Step(Vouched, (x,), tensors, {"module": module, "constant": rule})
         if answer.output_shape != output_shape:
             raise UnsupportedOperation(
                 f"The rule for {type(module).__name__} at {path} answered an operator onto {answer.output_shape}, "
                 f"but the module answers {output_shape}."
             )
+        require_fit(module, answer, x.shape, path)
         fields = {
             f.name: getattr(answer, f.name) for f in dataclasses.fields(answer) if f.name != "input_shape"
         }
         tensors = {}
         for f, value in fields.items():
             if isinstance(value, Tensor):
-                inner = f"{path}.{f}".lstrip(".")
+                inner = f"{output.name}:{f}"
                 self.constants.sources[inner] = partial(_field, rule, module, x.shape, f)
-                self.constants.used[inner] = inner
-                tensors[f] = Constant(inner, tuple(value.shape))
+                tensors[f] = Constant(self._named(f"{path}.{f}".lstrip("."), inner), tuple(value.shape))
         attributes = {f: v for f, v in fields.items() if not isinstance(v, Tensor) and v is not None}
         return Step(type(answer), (x,), tensors, attributes)
 
@@ -298,14 +316,13 @@ class _Reader:
         """A Python number as torch computes with it: rounded to the tensor's own type."""
         if not isinstance(number, int | float):
             raise self._refusal(node, "it depends on the size of the batch")
-        name = f"{_path(node)}.{node.name}.constant".lstrip(".")
-        self.constants.fixed[name] = torch.tensor(number, dtype=node.meta["val"].dtype)
-        self.constants.used[name] = name
-        return Constant(name, ())
+        inner = f"{node.name}:number"
+        self.constants.fixed[inner] = torch.tensor(number, dtype=node.meta["val"].dtype)
+        return Constant(self._named(f"{_path(node)}.{node.name}.constant".lstrip("."), inner), ())
 
     def _shape(self, node: torch.fx.Node) -> Shape:
         value = node.meta.get("val")
-        if not isinstance(value, Tensor) or not value.shape or not _same_symbol(value.shape[0], self.batch):
+        if not isinstance(value, Tensor) or not value.shape or not _same_size(value.shape[0], self.batch):
             raise self._refusal(node, "it mixes the samples of a batch")
         if not all(isinstance(n, int) for n in value.shape[1:]):
             raise self._refusal(node, "its size depends on the batch")
@@ -395,7 +412,7 @@ def _submodule(root: nn.Module, path: str) -> nn.Module | None:
         return None
 
 
-def _named(module: nn.Module, name: str) -> Tensor:
+def _attribute(module: nn.Module, name: str) -> Tensor:
     owner, _, leaf = name.rpartition(".")
     return getattr(module.get_submodule(owner), leaf)
 
@@ -404,24 +421,14 @@ def _field(rule: ModuleRule, module: nn.Module, shape: Shape, name: str) -> Tens
     return getattr(rule(module, shape, "l2"), name)
 
 
-def _same_symbol(a: Any, b: Any) -> bool:
-    return isinstance(a, torch.SymInt) and isinstance(b, torch.SymInt) and a.node.expr == b.node.expr
+def _same_size(a: Any, b: Any) -> bool:
+    if isinstance(a, torch.SymInt) and isinstance(b, torch.SymInt):
+        return a.node.expr == b.node.expr
+    return isinstance(a, int) and isinstance(b, int) and a == b
 
 
 def _is_sequence(node: torch.fx.Node) -> bool:
     return isinstance(node.meta.get("val"), list | tuple)
-
-
-@contextmanager
-def _evaluating(module: nn.Module) -> Iterator[None]:
-    """eval() for the time of the trace; every submodule gets its own mode back."""
-    modes = {m: m.training for m in module.modules()}
-    module.eval()
-    try:
-        yield
-    finally:
-        for m, mode in modes.items():
-            m.training = mode
 
 
 def _is_mutable(node: torch.fx.Node) -> bool:

@@ -49,10 +49,14 @@ def summary_table(summary: dict[str, Any]) -> Table:
     table = Table()
     for heading in ("clean", "PGD", f"VRA at ε = {summary.get('epsilon_text', summary.get('epsilon', '?'))}"):
         table.add_column(heading, justify="right")
+    others = {k: v for k, v in summary.get("vra_by_semantics", {}).items() if k != "real"}
+    for name in others:
+        table.add_column(f"in {name}", justify="right")
     table.add_column("mean radius", justify="right")
     table.add_column("seconds", justify="right")
     table.add_row(
         *(percent(summary.get(key)) for key in ("clean", "pgd", "vra")),
+        *(percent(value) for value in others.values()),
         down(summary.get("mean_radius")),
         "—" if total is None else f"{total:.1f}",
     )

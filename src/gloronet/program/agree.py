@@ -1,0 +1,70 @@
+"""What was traced is what runs: two checks made at every trace, on top of what torch.export can see.
+
+torch.export takes every batch to hold two samples or more, and bakes in whatever Python computes on the
+way: a random number, a counter. So a module is traced, run, and traced again on a single sample, and both
+Programs must be the same. A module that a rule stands for is not read at all, so it is run: on a batch and
+on a sample alone, against the rule's operator.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from gloronet.errors import UnsupportedOperation
+from gloronet.operators.base import Operator, Shape
+from gloronet.operators.rules import evaluating
+from gloronet.program.program import INPUT, Op, Program
+
+
+def require_same(module: nn.Module, first: Program, second: Program) -> None:
+    """Refuses a module whose two traces differ, in an operation or in any bit of a tensor."""
+    if _plain(first) == _plain(second):
+        mine, others = first.live(), second.live()
+        pairs = [
+            (mine[a.tensors[field]], others[b.tensors[field]])
+            for a, b in zip(first.ops, second.ops, strict=True)
+            for field in a.tensors
+        ]
+        if all(_equal(a, b) for a, b in pairs):
+            return
+    raise UnsupportedOperation(
+        f"{type(module).__name__} computes something else on a single sample, or each time it runs. "
+        "Its forward must depend on nothing but its input and its own tensors."
+    )
+
+
+@torch.no_grad()
+def require_fit(module: nn.Module, operator: Operator | None, input_shape: Shape, path: str) -> None:
+    """Refuses a rule whose operator is not what the module computes, and a module that mixes samples."""
+    like = next((t for t in module.parameters()), next(module.buffers(), torch.zeros(0)))
+    x = torch.randn(3, *input_shape, generator=torch.Generator().manual_seed(0)).to(like.device, like.dtype)
+    with evaluating(module), torch.autocast(x.device.type, enabled=False):
+        together, alone = module(x), module(x[:1])
+        expected = together if operator is None else operator(x)
+    what = f"{type(module).__name__} at {path or 'the top'}"
+    if not _near(alone, together[:1]):
+        raise UnsupportedOperation(f"No bound for {what}: it mixes the samples of a batch, or is random.")
+    if not _near(together, expected):
+        raise UnsupportedOperation(f"The rule for {what} answered an operator that computes something else.")
+
+
+def _plain(program: Program) -> list[object]:
+    place = {INPUT: -1} | {op.output: k for k, op in enumerate(program.ops)}
+
+    def describe(op: Op) -> object:
+        attributes = op.describe()["attributes"]
+        return op.kind, op.input_shape, [place[name] for name in op.inputs], sorted(op.tensors), attributes
+
+    return [describe(op) for op in program.ops]
+
+
+def _equal(a: Tensor, b: Tensor) -> bool:
+    """Bit for bit, but for the sign of zero; what is not a number equals itself."""
+    return a.shape == b.shape and a.dtype == b.dtype and bool(((a == b) | (a.isnan() & b.isnan())).all())
+
+
+def _near(a: Tensor, b: Tensor) -> bool:
+    """Up to rounding, whatever the order of sums: half the digits, of the largest entry."""
+    digits = torch.finfo(b.dtype).eps ** 0.5
+    return a.shape == b.shape and torch.allclose(a, b, digits, digits * float(b.abs().amax()), equal_nan=True)
