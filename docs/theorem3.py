@@ -7,8 +7,8 @@ from x to B, the theorem's classifier is
     two classes:  g(x) = ±d(x)/ε,  the sign being the label of the nearest point of S;
     m classes:    g_j(x) = d(x)/ε for that label j, and g_i(x) = 0 for the others.
 
-Then g, and every g_j − g_i, has the global Lipschitz constant 1/ε, and where points of different labels are more
-than 2ε apart, every point of S is certified at ε by that one number.
+Then g, and every g_j − g_i, has the global Lipschitz constant 1/ε; and where points of different labels are
+more than 2ε apart, every point of S is certified at ε by that one number.
 
     python docs/theorem3.py        # checks it, and draws docs/theorem3.png
 """
@@ -21,12 +21,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
-from matplotlib.patches import Circle
+from matplotlib.lines import Line2D
+from matplotlib.patches import Circle, Patch
 from numpy.typing import NDArray
 
 from gloronet.report import style
@@ -37,7 +39,7 @@ Labels = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Face:
-    """Where points i and j are nearest of all, equally: middle + t·along, start ≤ t ≤ stop, maybe infinite."""
+    """Where two points of S are nearest, and equally: middle + t·along, start ≤ t ≤ stop, which may be ±∞."""
 
     middle: Array
     along: Array
@@ -45,9 +47,12 @@ class Face:
     stop: float
 
     def foot(self, x: Array) -> Array:
-        """The nearest point of the face to each row of x, exactly: a projection, clipped."""
+        """The nearest point of the face to each x: a projection, clipped. Nothing is approximated."""
         t = np.clip((x - self.middle) @ self.along, self.start, self.stop)
-        return self.middle + t[:, None] * self.along
+        return self.middle + t[..., None] * self.along
+
+    def distance(self, x: Array) -> Array:
+        return np.hypot(*np.moveaxis(self.foot(x) - x, -1, 0))
 
 
 @dataclass(frozen=True)
@@ -69,23 +74,20 @@ class Construction:
         return list(faces(self.points, self.labels))
 
     def label(self, x: Array) -> Labels:
-        """The label of the nearest point of S."""
-        squares = ((x[:, None] - self.points) ** 2).sum(2)
-        return self.labels[squares.argmin(1)]
-
-    def foot(self, x: Array) -> Array:
-        """The nearest point of B."""
-        best, least = np.empty_like(x), np.full(len(x), np.inf)
-        for face in self.boundary:
-            candidate = face.foot(x)
-            away = np.hypot(*(candidate - x).T)
-            nearer = away < least
-            best[nearer], least[nearer] = candidate[nearer], away[nearer]
-        return best
+        """The label of the nearest point p of S, where ‖p‖²/2 − x·p is least."""
+        return self.labels[((self.points**2).sum(1) / 2 - x @ self.points.T).argmin(1)]
 
     def distance(self, x: Array) -> Array:
-        """d(x), the distance to B: how far any classifier with these regions could be certified at x."""
-        return np.hypot(*(self.foot(x) - x).T)
+        """d(x), the distance to B: no classifier with these regions is robust at x any farther."""
+        least = np.full(len(x), np.inf)
+        for face in self.boundary:
+            np.minimum(least, face.distance(x), out=least)
+        return least
+
+    def foot(self, x: Array) -> Array:
+        """The nearest point of B to each row of x."""
+        nearest = np.argmin([face.distance(x) for face in self.boundary], axis=0)
+        return np.array([self.boundary[k].foot(row) for k, row in zip(nearest, x, strict=True)])
 
     def g(self, x: Array) -> Array:
         """Two classes, 0 and 1: the signed distance to B divided by ε, positive for label 1."""
@@ -123,7 +125,7 @@ def faces(points: Array, labels: Labels) -> Iterator[Face]:
             continue
         start = np.max(room[slope < 0] / slope[slope < 0], initial=-np.inf)
         stop = np.min(room[slope > 0] / slope[slope > 0], initial=np.inf)
-        if start < stop:
+        if start < stop:  # a face that is one point is the end of two that are not
             yield Face(middle, along, float(start), float(stop))
 
 
@@ -157,24 +159,37 @@ def steepest(f: Callable[[Array], Array], tries: Iterator[tuple[Array, Array]]) 
 def differences(c: Construction) -> Callable[[Array], Array]:
     """x ↦ g_j − g_i for every pair of classes i < j."""
     i, j = np.triu_indices(c.labels.max() + 1, 1)
-    return lambda x: c.logits(x)[:, j] - c.logits(x)[:, i]
+
+    def f(x: Array) -> Array:
+        y = c.logits(x)
+        return y[:, j] - y[:, i]
+
+    return f
+
+
+def local(c: Construction, x: Array, radius: float) -> Array:
+    """The local Lipschitz constant of g within `radius` of each x, from below: g falls fastest towards B."""
+    foot, d = c.foot(x), c.distance(x)[:, None]
+    z = x + np.minimum(radius / d, 1) / 2 * (foot - x)
+    return (c.distance(x) - c.distance(z)) / c.epsilon / np.hypot(*(x - z).T)
 
 
 def report(c: Construction) -> dict[str, str]:
-    """The theorem's claims about one set, in numbers. Constants are in units of 1/ε."""
+    """The theorem's claims about one set, in numbers."""
+    s, n = c.points, len(c.points)
     found = steepest(differences(c), pairs(c, 4000, np.random.default_rng(0))) * c.epsilon
-    radius = c.radius(c.points)
-    wider = 1.25 * c.epsilon
+    radius = c.radius(s)
     return {
-        "points, classes": f"{len(c.points)}, {c.labels.max() + 1}",
+        "points of S, classes": f"{n}, {c.labels.max() + 1}",
         "ε": f"{c.epsilon:g}",
-        "least distance between labels": f"{separation(c.points, c.labels) / c.epsilon:.4f} ε",
-        "right on S": f"{(c.label(c.points) == c.labels).sum()} of {len(c.points)}",
-        "least margin on S (must exceed ε·K_ij = 1)": f"{c.logits(c.points).max(1).min():.4f}",
-        "steepest pair found, least over i, j": f"{found.min():.9f} /ε",
-        "steepest pair found, largest over i, j": f"{found.max():.9f} /ε",
-        "certified at ε": f"{(radius > c.epsilon).sum()} of {len(c.points)}",
-        "certified at 1.25 ε, where S is not separated": f"{(radius > wider).sum()} of {len(c.points)}",
+        "least distance between different labels": f"{separation(s, c.labels) / c.epsilon:.4f} ε",
+        "right on S": f"{(c.label(s) == c.labels).sum()} of {n}",
+        "least margin on S (ε·K_ij = 1 is too little)": f"{c.logits(s).max(1).min():.4f}",
+        "K_ij, steepest of 16000 pairs: least": f"{found.min():.6f}/ε",
+        "K_ij, steepest of 16000 pairs: largest": f"{found.max():.6f}/ε",
+        "local constant within ε of S: least": f"{local(c, s, c.epsilon).min() * c.epsilon:.6f}/ε",
+        "certified at ε": f"{(radius > c.epsilon).sum()} of {n}",
+        "certified at 1.25 ε (S is not 2.5 ε-separated)": f"{(radius > 1.25 * c.epsilon).sum()} of {n}",
     }
 
 
@@ -188,94 +203,98 @@ def _directions(n: int, rng: np.random.Generator) -> Array:
 
 def two_classes() -> Construction:
     """Two arms wound around each other."""
-    return scattered(lambda r, turn: int((2.1 * r + turn) % 1 < 0.5), seed=SEEDS[0])
+    return scattered(lambda r, turn: int((2.1 * r + turn) % 1 < 0.5), seed=11)
 
 
 def four_classes() -> Construction:
     """A pinwheel of four wings."""
-    return scattered(lambda r, turn: int(4 * (0.8 * r + turn) % 4), seed=SEEDS[1])
-
-
-SEEDS = [3, 1]
+    return scattered(lambda r, turn: int(4 * (0.8 * r + turn) % 4), seed=1)
 
 
 def scattered(label: Callable[[float, float], int], seed: int, epsilon: float = 0.05) -> Construction:
-    """Random points of the unit square labelled by (radius, turn) about its middle, as dense as 2.1 ε allows."""
+    """Random points of the unit square, 2.1 ε apart, labelled by their distance and turn about its middle."""
     kept: list[tuple[float, float]] = []
     for x, y in np.random.default_rng(seed).uniform(0.06, 0.94, (4000, 2)):
         if all(math.hypot(x - a, y - b) > 2.1 * epsilon for a, b in kept):
             kept.append((x, y))
-    turned = [(math.hypot(x - 0.5, y - 0.5), math.atan2(y - 0.5, x - 0.5) / math.tau) for x, y in kept]
-    return Construction(np.array(kept), np.array([label(*polar) for polar in turned]), epsilon)
+    polar = [(math.hypot(x - 0.5, y - 0.5), math.atan2(y - 0.5, x - 0.5) / math.tau) for x, y in kept]
+    return Construction(np.array(kept), np.array([label(r, turn) for r, turn in polar]), epsilon)
 
 
 # The picture
 
-
-LINE = np.array([[0.0, 0.45], [1.0, 0.60]])
+LINE = np.array([[0.09, 0.664], [0.94, 0.324]])
 """A and B, the ends of the line along which g is drawn."""
+BAND = to_rgb("#c3c8cf")
+STRONG: dict[str, Any] = {"color": style.INK, "linewidth": 1.8, "solid_capstyle": "round"}
 
 
 def paint(figure: Figure, sets: list[Construction]) -> None:
     """Both sets side by side; below them g along a line through the first."""
-    figure.set_size_inches(9.2, 7.7)
-    above, below = figure.subfigures(2, 1, height_ratios=[5.1, 2.6])
+    figure.set_size_inches(9.2, 8.7)
+    above, below = figure.subfigures(2, 1, height_ratios=[5.4, 3.3])
     axes = above.subplots(1, 2)
     for ax, c, title in zip(axes, sets, ("Two classes", "Four classes"), strict=True):
         regions(ax, c)
         ax.set_title(title)
-    axes[0].plot(*LINE.T, color=style.INK, linewidth=1.2, linestyle=(0, (5, 3)), zorder=6)
-    for name, (x, y), side in zip("AB", LINE, (1, -1), strict=True):
-        axes[0].annotate(name, (x, y), (9 * side, 9), textcoords="offset points", ha="center", va="center",
-                         fontweight="bold", zorder=7)
+    axes[0].plot(*LINE.T, color=style.INK, linewidth=1.2, linestyle=(0, (5, 3)))
+    for name, end, shift in zip("AB", LINE, (-0.025, 0.025), strict=True):
+        axes[0].text(end[0] + shift, end[1], name, ha="center", va="center", weight="bold")
     section(below.subplots(), sets[0])
+    ball: dict[str, Any] = {"marker": "o", "markersize": 11, "markerfacecolor": "white", "linestyle": ""}
+    marks = [
+        Line2D([], [], **STRONG, label="boundary of the nearest neighbour's label"),
+        Patch(color=BAND, label="⊥: within ε of the boundary"),
+        Line2D([], [], **ball, color=style.CLASSES[0], label="a ball of radius ε"),
+    ]
+    above.legend(handles=marks, loc="outside lower left", ncols=3)
 
 
-def regions(ax: Axes, c: Construction, side: int = 1000) -> None:
-    """What g answers at ε, darker with each ε of distance to B; ⊥ where d ≤ ε; S with its ε-balls."""
-    ticks = (np.arange(side) + 0.5) / side
+def regions(ax: Axes, c: Construction, side: int = 400) -> None:
+    """The answers at ε, a shade darker with each ε of distance to B; ⊥ where d ≤ ε; S with its ε-balls."""
+    ticks = np.linspace(0, 1, side)
     x = np.stack(np.meshgrid(ticks, ticks), 2).reshape(-1, 2)
-    level = (c.distance(x) / c.epsilon)[:, None]
-    colours = np.array([to_rgb(colour) for colour in style.CLASSES])[c.label(x)]
-    strength = 0.22 + 0.14 * np.minimum(np.floor(level) - 1, 4)
-    pixels = np.where(level > 1, 1 - strength * (1 - colours), BAND)
-    ax.imshow(pixels.reshape(side, side, 3), origin="lower", extent=(0, 1, 0, 1))
+    label, level = c.label(x), c.distance(x) / c.epsilon
+    ax.set_facecolor(BAND)
+    for k in range(c.labels.max() + 1):
+        inside = np.where(label == k, level, -level).reshape(side, side)
+        shades = [1 - share * (1 - np.array(to_rgb(style.CLASSES[k]))) for share in (0.22, 0.36, 0.5, 0.64, 0.78)]
+        ax.contourf(ticks, ticks, inside, [1, 2, 3, 4, 5, 99], colors=shades)
     for face in c.boundary:
-        span = np.clip([face.start, face.stop], -3, 3)[:, None]
-        ax.plot(*(face.middle + span * face.along).T, color=style.INK, linewidth=1.8, solid_capstyle="round")
+        ends = np.clip([face.start, face.stop], -3, 3)[:, None]
+        ax.plot(*(face.middle + ends * face.along).T, **STRONG)
     for point, k in zip(c.points, c.labels, strict=True):
-        ax.add_patch(Circle(tuple(point), c.epsilon, facecolor=(1, 1, 1, 0.28), edgecolor=style.CLASSES[k]))
-        ax.plot(*point, style.MARKERS[k], color=style.CLASSES[k], markersize=5.5, markeredgecolor="white",
-                markeredgewidth=0.8)
+        colour, marker = style.CLASSES[k], style.MARKERS[k]
+        ax.add_patch(Circle(tuple(point), c.epsilon, facecolor=(1, 1, 1, 0.28), edgecolor=colour))
+        ax.plot(*point, marker, color=colour, markersize=5.5, markeredgecolor="white", markeredgewidth=0.8)
     ax.set(xlim=(0, 1), ylim=(0, 1), xticks=[], yticks=[], aspect="equal")
     ax.spines[:].set_visible(False)
     ax.grid(visible=False)
 
 
-BAND = to_rgb("#c3c8cf")
-
-
 def section(ax: Axes, c: Construction) -> None:
-    """g from A to B, both axes in ε: nowhere steeper than 45°."""
+    """g from A to B. The horizontal axis is in ε, so that the slope 1/ε is 45°."""
     length = math.hypot(*(LINE[1] - LINE[0])) / c.epsilon
     t = np.linspace(0, length, 4001)
     g = c.g(LINE[0] + t[:, None] / length * (LINE[1] - LINE[0]))
     ax.axhspan(-1, 1, color=BAND, linewidth=0)
-    ax.axhline(0, color=style.INK, linewidth=1.8)
+    ax.axhline(0, **STRONG)
     for k, beyond in enumerate((g < -1, g > 1)):
-        ax.fill_between(t, 2.0 * k - 1, g, where=beyond, color=style.CLASSES[k], alpha=0.35, linewidth=0)
+        ax.fill_between(t, 2 * k - 1, g, where=beyond, color=style.CLASSES[k], alpha=0.4, linewidth=0)
     ax.plot(t, g, color=style.INK)
-    ax.annotate("⊥", (0.3, 0.5), ha="left", va="center", color=style.BOTTOM, fontsize=12)
-    ax.set(xlim=(0, length), ylim=(-3.2, 3.2), aspect="equal", ylabel="g")
-    ax.set_xlabel("distance from A along the dashed line, in ε")
+    ax.set_title("g along the line from A to B: 45° is the slope 1/ε, and nowhere is it steeper")
+    ax.set(xlim=(0, length), ylim=(-3.2, 3.2), aspect="equal", xlabel="distance from A, in ε", ylabel="g")
+    ax.set_xticks(range(0, int(length) + 1, 2))
+    ax.annotate("⊥", (length, 0.5), (-6, 0), textcoords="offset points", ha="right", va="center", size=13)
     ax.grid(visible=False)
 
 
 def main(folder: Path = Path(__file__).parent) -> None:
+    """Prints the numbers of both sets and draws them into `folder`."""
     sets = [two_classes(), four_classes()]
     columns = [report(c) for c in sets]
     for name in columns[0]:
-        print(f"{name:<46}" + "".join(f"{column[name]:>16}" for column in columns))
+        print(f"{name:<46}" + "".join(f"{column[name]:>14}" for column in columns))
     (folder / "theorem3.png").write_bytes(style.png(paint, sets))
 
 

@@ -1,4 +1,4 @@
-"""The layers we add: MinMax only reorders, Standardize and Residual do what their formulas say."""
+"""The layers we add: MinMax and GroupSort only reorder, Householder reflects, the others do what they say."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from gloronet.errors import ConfigError
-from gloronet.layers import MinMax, Residual, Standardize
+from gloronet.layers import GroupSort, Householder, MinMax, Residual, Standardize
 
 
 def test_minmax_pairs_the_two_halves():
@@ -82,3 +82,58 @@ def test_residual_adds_its_input():
 def test_residual_refuses_to_broadcast():
     with pytest.raises(ConfigError, match="keep the shape"):
         Residual(nn.Linear(3, 1))(torch.zeros(2, 3))
+
+
+@settings(deadline=None)
+@given(
+    st.integers(0, 10**6), st.sampled_from([((2, 6), 3), ((3, 4, 5, 5), 4), ((1, 6, 1, 3), 2), ((2, 3), 1)])
+)
+def test_groupsort_sorts_each_group(seed, case):
+    shape, size = case
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(seed)).round(decimals=1)  # with ties
+    y = GroupSort(size)(x)
+    assert y.shape == x.shape
+    for k in range(0, shape[1], size):
+        assert torch.equal(y[:, k : k + size], x[:, k : k + size].sort(1).values)
+
+
+@pytest.mark.parametrize(("shape", "size"), [((2, 5), 2), ((2, 4, 3, 3), 3), ((4,), 2)])
+def test_groupsort_refuses_what_it_cannot_group(shape, size):
+    with pytest.raises(ConfigError, match=r"must be a multiple.*shape"):
+        GroupSort(size)(torch.zeros(shape))
+    with pytest.raises(ConfigError, match="1 or more"):
+        GroupSort(0)
+
+
+def test_householder_starts_as_minmax():
+    x = torch.randn(4, 6, 3, 3, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(Householder(6)(x), MinMax()(x))
+
+
+@settings(deadline=None)
+@given(st.integers(0, 10**6))
+def test_householder_keeps_or_reflects_each_pair(seed):
+    """Against its definition: the identity where a·sin(θ/2) > b·cos(θ/2), I − 2vvᵀ elsewhere."""
+    generator = torch.Generator().manual_seed(seed)
+    layer = Householder(6).double()
+    with torch.no_grad():
+        layer.theta.copy_(torch.randn(3, generator=generator) * 4)
+    x = torch.randn(20, 6, generator=generator, dtype=torch.float64)
+    y = layer(x)
+    for k, theta in enumerate(layer.theta.detach()):
+        v = torch.stack([(theta / 2).sin(), -(theta / 2).cos()])
+        pairs = x[:, [k, k + 3]]
+        reflected = pairs @ (torch.eye(2, dtype=torch.float64) - 2 * torch.outer(v, v))
+        expected = torch.where((pairs @ v > 0)[:, None], pairs, reflected)
+        torch.testing.assert_close(y[:, [k, k + 3]], expected)
+    torch.testing.assert_close(y.norm(dim=1), x.norm(dim=1))
+    y.sum().backward()
+    assert bool(layer.theta.grad.isfinite().all())
+
+
+def test_householder_refuses_other_channels():
+    with pytest.raises(ConfigError, match="3 angles"):
+        Householder(6)(torch.zeros(2, 4))
+    for channels in (0, 5):
+        with pytest.raises(ConfigError, match="even number"):
+            Householder(channels)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from gloronet.operators.base import Shape
 from gloronet.operators.norms import dense_bound
-from gloronet.operators.rounding import gamma, norm_up, total, up
+from gloronet.operators.rounding import gamma, norm_up, product, root, total
 from gloronet.operators.symbols import symbol_bound
 
 LARGEST_SIDE = 2048
@@ -78,7 +78,7 @@ def matrix_bound(
             place = (slice(None), rows[:, None], columns[None, :], slice(None), i[:, None], j[None, :])
             matrix[place] += kernel[:, :, r, k]
     # Taps that meet on one pixel are added: |ΔA| ≤ γ·Σ|taps|, at most the kernel once an output.
-    slip = up(gamma(kh * kw) * norm_up(kernel) * up((kh * kw * p * q) ** 0.5))
+    slip = product(gamma(kh * kw), norm_up(kernel), root(float(kh * kw * p * q)))
     return total(dense_bound(matrix.reshape(d * p * q, c * h * w)), slip)
 
 

@@ -163,7 +163,9 @@ class Conv2d(LinearOperator):
         """
         size, outputs = self.input_shape[1:], self.output_shape[1:]
         full = all(n == out * s for n, out, s in zip(size, outputs, self.stride, strict=True))
-        exact = None if full else matrix_bound(kernel, size, outputs, self.stride, self.padding, self.dilation)
+        exact = (
+            None if full else matrix_bound(kernel, size, outputs, self.stride, self.padding, self.dilation)
+        )
         if exact is not None:
             return Proved(total(exact, slip), "checked Cholesky")
         symbols = circle_bound(kernel, size, outputs, self.stride, self.dilation)

@@ -30,12 +30,15 @@ from torch import Tensor
 from gloronet.errors import UnsupportedOperation
 from gloronet.operators.base import Arithmetic, Operator
 from gloronet.operators.dense import Dense
-from gloronet.operators.rounding import U32, U64, gamma, norms_up, product, root, total
+from gloronet.operators.rounding import TINY, U32, U64, gamma, norms_up, product, root, total
 from gloronet.program.bound import Bound, prove_margins
 from gloronet.program.program import INPUT, FrozenProgram, Program
 
-SMALLEST = {U64: 2.0**-1022, U32: 2.0**-126}
-"""What one underflow can cost, flush-to-zero included, by unit roundoff."""
+SMALLEST = {U64: 2.0**-1021, U32: 2.0**-125}
+"""What underflow can cost in a product and in the sum it goes into, flush-to-zero included, by unit roundoff.
+
+(Not where the processor also takes subnormal inputs for zero: `torch.set_flush_denormal` is not covered.)
+"""
 LARGEST = {U64: 2.0**1023, U32: 2.0**127}
 """Beyond this a sum may overflow; nothing is claimed there."""
 SAFE = 1.0 + 16.0 * U64
@@ -75,7 +78,7 @@ class LogitError(NamedTuple):
 
 def logit_error(program: FrozenProgram, proved: Bound, unit: float = U64) -> LogitError:
     """δ for an evaluation of the Program's operations with unit roundoff `unit`, in any order of summation."""
-    smallest = SMALLEST.get(unit, 2.0**-14)
+    smallest = SMALLEST.get(unit, 2.0**-13)
     size: dict[str, Affine] = {INPUT: Affine(0.0, 1.0)}
     error: dict[str, Affine] = {INPUT: Affine(0.0, 0.0)}
     peak = Affine(0.0, 1.0)
@@ -95,7 +98,7 @@ def logit_error(program: FrozenProgram, proved: Bound, unit: float = U64) -> Log
     distance, rows, bias = _head(head)
     kappa = gamma(head.weight.shape[1] + 1, unit)
     constant_c = kappa * (rows * both.constant + bias) * SAFE + head.weight.shape[1] * smallest
-    slope_c = kappa * rows * both.slope * SAFE
+    slope_c = kappa * (rows * both.slope) * SAFE + TINY  # in this order: κ‖w‖ alone may underflow
     top = both.times(float(rows.max())).plus(Affine(float(bias.max()), 0.0))
     return LogitError(
         (distance * d.constant + constant_c[:, None] + constant_c[None, :]) * SAFE,
@@ -114,7 +117,7 @@ def sample_error(
     z is evaluated in float64; `double` says how far that may be from the exact z.
     """
     norm = norms_up(x.flatten(1))
-    smallest = SMALLEST.get(unit, 2.0**-14)
+    smallest = SMALLEST.get(unit, 2.0**-13)
     values: dict[str, Tensor] = {INPUT: x.double()}
     reach: dict[str, float] = {INPUT: 1.0}
     fixed: dict[str, Tensor] = {INPUT: x.new_zeros(len(x), dtype=torch.float64)}
@@ -143,7 +146,7 @@ def sample_error(
     off = double.values[last.inputs[0]].at(norm)
     local = kappa * (head.magnitude(z) + rows * (d0 + off)[:, None]) * SAFE
     local = local + head.weight.shape[1] * smallest
-    slope = kappa * rows * total(away, d1) * SAFE
+    slope = kappa * (rows * total(away, d1)) * SAFE + TINY
     own = local.gather(1, label[:, None])
     constant_ij = (distance[label] * d0[:, None] + local + own) * SAFE
     slope_ij = (distance * d1 + slope[:, None] + slope[None, :]) * SAFE
