@@ -258,7 +258,8 @@ def regions(ax: Axes, c: Construction, side: int = 400) -> None:
     ax.set_facecolor(BAND)
     for k in range(c.labels.max() + 1):
         inside = np.where(label == k, level, -level).reshape(side, side)
-        shades = [1 - share * (1 - np.array(to_rgb(style.CLASSES[k]))) for share in (0.22, 0.36, 0.5, 0.64, 0.78)]
+        colour = np.array(to_rgb(style.CLASSES[k]))
+        shades = [1 - share * (1 - colour) for share in (0.22, 0.36, 0.5, 0.64, 0.78)]
         ax.contourf(ticks, ticks, inside, [1, 2, 3, 4, 5, 99], colors=shades)
     for face in c.boundary:
         ends = np.clip([face.start, face.stop], -3, 3)[:, None]

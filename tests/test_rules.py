@@ -471,6 +471,7 @@ TRACED = [
     (nn.AdaptiveAvgPool2d(1), IMAGE, "avgpool", {"kernel": (6, 6), "stride": (6, 6), "padding": (0, 0)}),
     (lambda x: -x, SIGNAL, "scale", {}),
     (lambda x: torch.cat([x, x], -2), SIGNAL, "concat", {"dim": 0, "sizes": (4, 4)}),
+    (lambda x: torch.concat([x, x, x], 2), SIGNAL, "concat", {"dim": 1, "sizes": (8, 8, 8)}),
 ]
 
 

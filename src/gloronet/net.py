@@ -277,6 +277,11 @@ class GloRoNet(nn.Module):
         own = torch.arange(y.shape[1], device=y.device) == label[:, None]
         bottom = raised.masked_fill(own, -torch.inf).amax(1)
         bottom = torch.where(torch.isfinite(y64).all(1), bottom, torch.inf)
+        if any(op.kind.elementary for op in proof.traced.ops):
+            # No error is stated for the logits themselves: the verdict is that of the float64 evaluation.
+            c = self.certify(x)
+            sure, top = c.certified & (c.label == label), y64.amax(1)
+            bottom = torch.where(sure, torch.minimum(bottom, top - top.abs() * 1e-3 - 1e-30), torch.inf)
         # Up, past what rounding the sum and the conversion can hide; two steps so that a tie is ⊥'s.
         rounded = (bottom + bottom.abs() * (8.0 * U64)).to(y.dtype)
         infinity = torch.full_like(rounded, torch.inf)

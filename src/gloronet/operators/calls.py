@@ -288,7 +288,7 @@ def negate(call: Call) -> Step:
     return Step(Scale, (call.arguments["self"],), {"factor": -1.0})
 
 
-@call_rule(aten.cat.default)
+@call_rule(aten.cat.default, aten.concat.default, aten.concatenate.default)
 def concatenate(call: Call) -> Step | str:
     values, dim = call.arguments["tensors"], call.arguments["dim"]
     if not all(isinstance(v, Value) for v in values):

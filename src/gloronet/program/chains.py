@@ -28,10 +28,10 @@ from gloronet.operators.conv import Conv2d
 from gloronet.operators.dense import Dense
 from gloronet.operators.norms import dense_bound
 from gloronet.operators.rounding import SMALLEST_NORMAL, U64, gamma, product, root, total, up
-from gloronet.operators.shape import Reshape
+from gloronet.operators.shape import CircularPad, Rearrangement
 from gloronet.program.program import Op
 
-LINEAR = (LinearOperator, Scale, Translate, Reshape)
+LINEAR = (LinearOperator, Scale, Translate, Rearrangement)
 """What a chain is made of."""
 LARGEST_MATRIX = 2**24
 """Entries of a chain's own matrix: 128 MiB in float64."""
@@ -142,7 +142,7 @@ def _fold(operators: Sequence[Operator], proved: Sequence[Proved], norm: str) ->
             gain = bound if norm == "linf" else part.arithmetic().gain
             constant = total(bound, up(4.0 * folded * U64 * gain))
         constants.append(constant)
-    return sum(not isinstance(part, Reshape) for part, _, _ in parts), constants
+    return sum(_stretches(part) for part, _, _ in parts), constants
 
 
 def _scaled(first: Operator, second: Operator) -> Operator | None:
@@ -178,7 +178,9 @@ def _per_channel(scale: Scale, shape: tuple[int, ...]) -> Tensor | None:
 
 
 def _stretches(operator: Operator) -> bool:
-    return isinstance(operator, LINEAR) and not isinstance(operator, Translate | Reshape)
+    if isinstance(operator, Translate | Rearrangement):
+        return isinstance(operator, CircularPad)
+    return isinstance(operator, LINEAR)
 
 
 def _matrix_error(operators: Sequence[Operator], proved: Sequence[Proved]) -> float:

@@ -258,7 +258,8 @@ class _Reader:
                 for a in n.all_input_nodes
                 if a not in members and not isinstance(self.known.get(a), Constant)
             }
-            outputs = [n for n in group if any(user not in members for user in n.users)]
+            outside = set(self.nodes) - members
+            outputs = [n for n in group if any(user in outside for user in n.users)]
             if len(inputs) != 1 or len(outputs) != 1:
                 return None
             x = self.known[inputs.pop()]
