@@ -59,7 +59,7 @@ def test_products_and_sums_are_never_below(factors):
 @example(1.5, -1074)
 @example(1.0, -3000)
 def test_roots_and_powers_of_two_are_never_below(x, k):
-    assert at_least(rounding.root(x) ** 2, Fraction(0)) and Fraction(rounding.root(x)) ** 2 >= Fraction(x)
+    assert Fraction(rounding.root(x)) ** 2 >= Fraction(x)
     result = rounding.ldexp(x, k)
     exact = Fraction(x) * Fraction(2) ** k
     assert at_least(result, exact)
@@ -206,7 +206,7 @@ def test_whatever_s_is_tried_the_answer_holds(rows, size, band, seed):
 @pytest.mark.parametrize("lie", [0.5, 0.999, 1.0, 1.05, 100.0, 1e-30])
 def test_a_wrong_guess_of_the_norm_does_no_harm(lie, monkeypatch):
     """The bound of a Lanczos that lies is infinite or still a bound."""
-    blocks, whole = banded(4, 3, 2, seed=1)
+    _, whole = banded(4, 3, 2, seed=1)
     whole = whole @ whole  # positive, as a Gram matrix is
     top = float(torch.linalg.eigvalsh(whole)[-1])
     monkeypatch.setattr("gloronet.operators.norms.largest_ritz_value", lambda *_: lie * top)

@@ -198,9 +198,9 @@ class GloRoNet(nn.Module):
         own = torch.arange(y.shape[1], device=y.device) == label[:, None]
         radius = radius.masked_fill(own, torch.inf).amin(1)
         lead = lead.masked_fill(own, torch.inf).amin(1)
-        sound = torch.isfinite(y).all(1) & torch.isfinite(lead)
+        sound = torch.isfinite(y).all(1) & torch.isfinite(lead) & (proof.reach(U64, size) > 0)
         if semantics == "float32":
-            radius = torch.minimum(radius, proof.reach(size))
+            radius = torch.minimum(radius, proof.reach(U32, size))
         radius = torch.where(sound, radius, 0.0)
         return Certificates(label, radius, torch.where(sound, lead, -torch.inf), eps, semantics)
 
@@ -267,8 +267,8 @@ class GloRoNet(nn.Module):
         proof = self._proof()
         y64 = y.detach().double()
         label = y64.argmax(1)
-        size = norms_up(x.flatten(1))
-        error, _ = proof.error(proof.coarsest(x, y)).rows(size, label)
+        size, unit = norms_up(x.flatten(1)), proof.coarsest(x, y)
+        error, _ = proof.error(unit).rows(size, label)
         again, _ = proof.error(U64).rows(size, label)
         margins = proof.bound.margins.to(y.device)[label]
         # `certify` evaluates anew, in float64: that may be off by δ, and δ is taken off. So twice δ more.
@@ -277,11 +277,13 @@ class GloRoNet(nn.Module):
         own = torch.arange(y.shape[1], device=y.device) == label[:, None]
         bottom = raised.masked_fill(own, -torch.inf).amax(1)
         bottom = torch.where(torch.isfinite(y64).all(1), bottom, torch.inf)
-        if any(op.kind.elementary for op in proof.traced.ops):
-            # No error is stated for the logits themselves: the verdict is that of the float64 evaluation.
+        sure = proof.reach(unit, size) > 0
+        if x.device.type != "cpu" or any(op.kind.elementary for op in proof.traced.ops):
+            # No error is stated for these logits (TF32, Winograd, tanh): the verdict is that of float64.
             c = self.certify(x)
             sure, top = c.certified & (c.label == label), y64.amax(1)
-            bottom = torch.where(sure, torch.minimum(bottom, top - top.abs() * 1e-3 - 1e-30), torch.inf)
+            bottom = torch.minimum(bottom, top - top.abs() * 1e-3 - 1e-30)
+        bottom = torch.where(sure, bottom, torch.inf)
         # Up, past what rounding the sum and the conversion can hide; two steps so that a tie is ⊥'s.
         rounded = (bottom + bottom.abs() * (8.0 * U64)).to(y.dtype)
         infinity = torch.full_like(rounded, torch.inf)
@@ -313,6 +315,9 @@ class GloRoNet(nn.Module):
             raise ConfigError('semantics "float32" is for norm "l2"; ℓ∞ comes in "real" only.')
         if semantics == "float32":
             require_stated(self.program())
+            tensors = self.program().live().values()
+            if any(t.dtype != torch.float32 for t in tensors if t.is_floating_point()):
+                raise ConfigError('semantics "float32" speaks about a float32 module; this one holds other tensors.')
 
     def _check(self, x: Tensor) -> None:
         if tuple(x.shape[1:]) != self.input_shape:
@@ -354,10 +359,10 @@ class _Proof:
             lost, slope = sample_error(self.program, self.bound, self.error(U64), x, label, U32)
         return lead - lost - lead.abs() * (2.0 * U64), (margins + slope) * (1.0 + 2.0 * U64)
 
-    def reach(self, size: Tensor) -> Tensor:
-        """How far from an x of this norm no sum of the float32 evaluation can overflow."""
-        peak = self.error(U32).peak
-        return ((LARGEST[U32] - peak.constant) / peak.slope - size).clamp(min=0.0)
+    def reach(self, unit: float, size: Tensor) -> Tensor:
+        """How far from an x of this norm no sum can overflow; 0 at x itself, as a ReLU may hide an infinity."""
+        peak = self.error(unit).peak
+        return ((LARGEST.get(unit, 0.0) - peak.constant) / peak.slope - size).clamp(min=0.0)
 
 
 def _buffer(output: str) -> str:

@@ -1,4 +1,4 @@
-"""Proofs that others can check: `write` makes `proof.json`, and `checker.py` needs none of us to verify it."""
+"""Proofs that others can check: `write` makes `proof.json`; `checker.py` verifies it without any of us."""
 
 from gloronet.proof.writer import Written, write
 

@@ -3,7 +3,7 @@
 Published numbers leave room, so that a checker on another machine, with another BLAS, agrees:
 
 - every bound of an operation, and every margin and δ made of them, times 1 + 2⁻³⁰;
-- a sample's margin is its lead less 4δ: |lead′ − lead| ≤ 2δ between two evaluations, and one δ is the checker's own.
+- a sample's margin is its lead less 4δ: two evaluations differ by 2δ at most, and the checker takes off its δ.
 
 So a published radius is a little smaller than `net.certify`'s, and a verdict is never more optimistic.
 """
@@ -55,11 +55,11 @@ def write(
 ) -> Written:
     """Writes `proof.json` and what it speaks about into a run folder, each file whole or not at all.
 
-    `x` are uint8 images or floats, as `net.certify` takes them after `to_unit`; `labels` the true ones, for the
-    VRA that the checker prints. `inputs` names the official test file (MNIST's `t10k-images-idx3-ubyte.gz`,
+    `x` are uint8 images or floats, as `net.certify` takes them after `to_unit`; `labels` the true ones, for
+    the VRA that the checker prints. `inputs` names the official test file (MNIST's `t10k-images-idx3-ubyte.gz`,
     CIFAR-10's `test_batch.bin`) that holds exactly `x`; without it they are written to `inputs.npz`.
-    The weights are those of the folder's `model.safetensors`; where it does not hold them all as they are used
-    (parametrised, folded), they are written to `program.safetensors`.
+    The weights are those of the folder's `model.safetensors`; where it does not hold them all as they are
+    used (parametrised, folded), they are written to `program.safetensors`.
     """
     folder = Path(folder)
     epsilon_text = repr(net.epsilon) if epsilon is None else str(epsilon).strip()
@@ -75,7 +75,8 @@ def write(
         "model": {"file": model.name, "sha256": hashlib.sha256(stored).hexdigest()},
         "program": _program(proof.program),
     }
-    program = checker.read_program(content["program"], checker.read_tensors(stored, content["model"]["sha256"]))
+    tensors = checker.read_tensors(stored, content["model"]["sha256"])
+    program = checker.read_program(content["program"], tensors)
     claims, content["bounds"] = _bounds(program, proof.program, proof.bound)
     errors, content["error"] = _errors(program, claims, proof, semantics)
     certificates = _certify(net, x, value, semantics, claims.margins, errors)
@@ -139,8 +140,7 @@ def _bounds(
     ]
     values = [checker.exact(layer.value) for layer in layers]
     claims = checker.Claims(values, [layer.method for layer in layers], chains, np.zeros(0))
-    constant = checker.graph_constants(program, claims, proved.norm)[program.head.inputs[0]]
-    least = checker.least_margins(program, claims, proved.form, proved.norm, constant)
+    least = checker.least_margins(program, claims, proved.form, proved.norm)
     margins = np.maximum([[float(k) for k in row] for row in least], proved.margins.cpu().numpy())
     margins = np.nextafter(margins * ROOM, np.inf)
     margins[proved.margins.cpu().numpy() == 0] = 0.0
@@ -184,7 +184,7 @@ def _errors(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """δ for the float64 evaluation and for the float32 net: the larger of the library's and the checker's."""
     units = {"float64": checker.U64} | ({"float32": checker.U32} if semantics == "float32" else {})
-    opaque = any(isinstance(op, checker.UserRule) for op in program.operations)
+    opaque = any(op.rule is checker.RULES["user rule"] for op in program.operations)
     errors = {}
     for name, unit in units.items():
         ours = proof.error(float(unit))
