@@ -231,9 +231,9 @@ def flat(x: Tensor) -> list[float]:
     return x.detach().double().flatten().tolist()
 
 
-def exact_logits(program: gn.program.FrozenProgram, x: Tensor) -> list[Fraction]:
-    """A Program of dense layers, scalings and entrywise activations at one sample, without rounding."""
-    values = {"input": [Fraction(v) for v in flat(x)]}
+def exact_logits(program: gn.program.FrozenProgram, x: list[Fraction]) -> list[Fraction]:
+    """A Program of dense layers and activations that select, at one sample, without rounding."""
+    values = {"input": x}
     result: list[Fraction] = []
     for op, operator in zip(program.ops, program.operators, strict=True):
         incoming = [values[name] for name in op.inputs]

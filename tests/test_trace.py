@@ -92,70 +92,84 @@ class Twice(nn.Module):
         return self.head(self.act(self.layer(self.act(self.layer(x)))))
 
 
+def tied():
+    module = Sequential(Linear(4, 4), nn.ReLU(), Linear(4, 4), Linear(4, 3))
+    module[2].weight = module[0].weight
+    return module
+
+
+def reshaped(m, x):
+    return x.view(-1, 2, 2).unsqueeze(1).squeeze(1).flatten(1).unflatten(1, (4, 1)).reshape(-1, 4)
+
+
+def standardised(m, x):
+    return ((x - m.mean) / m.std).flatten(1)
+
+
+def parametrised(f, g=lambda layer: layer):
+    return Sequential(f(Linear(4, 4)), nn.ReLU(), g(Linear(4, 3)))
+
+
 SHARED = Linear(4, 4)
-TIED = Sequential(Linear(4, 4), nn.ReLU(), Linear(4, 4), Linear(4, 3))
-TIED[2].weight = TIED[0].weight
+LAYERS = ["dense", "relu", "dense"]
+WITH_BATCH = {"mean": torch.rand(1, 2, 1, 1), "std": torch.rand(1, 2, 1, 1) + 1}
 
 TRACED = {
     "linear alone": (Linear(4, 3), (4,), ["dense"]),
     "sequential": (Sequential(Linear(4, 6), MinMax(), Linear(6, 3)), (4,), ["dense", "minmax", "dense"]),
-    "nested": (
-        Sequential(Sequential(Linear(4, 6), Sequential(nn.ReLU())), Linear(6, 3)), (4,), ["dense", "relu", "dense"]
-    ),
+    "nested": (Sequential(Sequential(Linear(4, 6), Sequential(nn.ReLU())), Linear(6, 3)), (4,), LAYERS),
     "by hand": (Hand(), (2, 4, 4), None),
     "a module called twice": (Twice(), (4,), ["dense", "minmax", "dense", "minmax", "dense"]),
-    "a module at two places": (
-        Sequential(SHARED, nn.ReLU(), SHARED, Linear(4, 3)), (4,), ["dense", "relu", "dense", "dense"]
-    ),
-    "tied weights": (TIED, (4,), ["dense", "relu", "dense", "dense"]),
+    "a module at two places": (Sequential(SHARED, nn.ReLU(), SHARED, Linear(4, 3)), (4,), [*LAYERS, "dense"]),
+    "tied weights": (tied(), (4,), [*LAYERS, "dense"]),
     "dropout": (Sequential(Linear(4, 6), nn.Dropout(0.9), Linear(6, 3)), (4,), ["dense", "reshape", "dense"]),
-    "in-place": (Sequential(Linear(4, 6), nn.ReLU(inplace=True), Linear(6, 3)), (4,), ["dense", "relu", "dense"]),
+    "in-place": (Sequential(Linear(4, 6), nn.ReLU(inplace=True), Linear(6, 3)), (4,), LAYERS),
     "standardised": (
-        Sequential(gn.Standardize([0.1, 0.2], [0.5, 2.0]), nn.Flatten(), Linear(8, 3)), (2, 2, 2),
+        Sequential(gn.Standardize([0.1, 0.2], [0.5, 2.0]), nn.Flatten(), Linear(8, 3)),
+        (2, 2, 2),
+        ["translate", "scale", "reshape", "dense"],
+    ),
+    "constants with a batch of one": (
+        Calls(standardised, 8, **WITH_BATCH),
+        (2, 2, 2),
         ["translate", "scale", "reshape", "dense"],
     ),
     "asymmetric padding": (
-        Sequential(nn.ZeroPad2d((0, 1, 2, 0)), nn.Conv2d(1, 2, 3, 2), nn.Flatten(), Linear(8, 3)), (1, 4, 5),
+        Sequential(nn.ZeroPad2d((0, 1, 2, 0)), nn.Conv2d(1, 2, 3, 2), nn.Flatten(), Linear(8, 3)),
+        (1, 4, 5),
         ["conv2d", "reshape", "dense"],
     ),
     "grouped, dilated": (
-        Sequential(nn.Conv2d(4, 4, (3, 2), (2, 1), (2, 1), (2, 1), groups=2), nn.Flatten(), Linear(4 * 2 * 4, 3)),
-        (4, 4, 3), ["conv2d", "reshape", "dense"],
+        Sequential(nn.Conv2d(4, 4, (3, 2), (2, 1), (2, 1), (2, 1), groups=2), nn.Flatten(), Linear(32, 3)),
+        (4, 4, 3),
+        ["conv2d", "reshape", "dense"],
     ),
     "pooled": (
-        Sequential(nn.AvgPool2d(3, 1, 1), nn.MaxPool2d(2), nn.Flatten(), Linear(4, 3)), (1, 4, 4),
+        Sequential(nn.AvgPool2d(3, 1, 1), nn.MaxPool2d(2), nn.Flatten(), Linear(4, 3)),
+        (1, 4, 4),
         ["avgpool", "maxpool", "reshape", "dense"],
     ),
-    "orthogonal": (
-        Sequential(parametrizations.orthogonal(Linear(4, 4)), nn.ReLU(), Linear(4, 3)), (4,), ["dense", "relu", "dense"]
-    ),
+    "orthogonal": (parametrised(parametrizations.orthogonal), (4,), LAYERS),
     "spectral norm": (
-        Sequential(parametrizations.spectral_norm(Linear(4, 4)), nn.ReLU(), parametrizations.orthogonal(Linear(4, 3))),
-        (4,), ["dense", "relu", "dense"],
+        parametrised(parametrizations.spectral_norm, parametrizations.orthogonal),
+        (4,),
+        LAYERS,
     ),
     "x + x": (Calls(lambda m, x: x + x), (4,), ["sum", "dense"]),
     "no bias": (Sequential(Linear(4, 4, bias=False), Linear(4, 3, bias=False)), (4,), ["dense", "dense"]),
-    "numbers": (Calls(lambda m, x: (x * -2 + 1) / 0.3 - 7), (4,), ["scale", "translate", "scale", "translate", "dense"]),
-    "shapes": (
-        Calls(lambda m, x: x.view(-1, 2, 2).unsqueeze(1).squeeze(1).flatten(1).unflatten(1, (4, 1)).reshape(-1, 4)),
-        (4,), None,
+    "numbers": (Calls(lambda m, x: (x * -2 + 1) / 0.3), (4,), ["scale", "translate", "scale", "dense"]),
+    "shapes": (Calls(reshaped), (4,), None),
+    "float64": (
+        Sequential(Linear(4, 6), MinMax(), Linear(6, 3)).double(),
+        (4,),
+        ["dense", "minmax", "dense"],
     ),
-    "constants with a batch of one": (
-        Calls(lambda m, x: ((x - m.mean) / m.std).flatten(1), 8, mean=torch.rand(1, 2, 1, 1), std=torch.rand(1, 2, 1, 1) + 1),
-        (2, 2, 2), ["translate", "scale", "reshape", "dense"],
-    ),
-    "a module in a plain list": (Calls(lambda m, x: torch.relu(m.hidden[0](x)), hidden=[Linear(4, 4)]), (4,), None),
-    "float64": (Sequential(Linear(4, 6), MinMax(), Linear(6, 3)).double(), (4,), ["dense", "minmax", "dense"]),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", TRACED)
 def test_the_program_computes_what_the_module_computes(name):
     module, shape, expected = TRACED[name]
-    if name == "a module in a plain list":  # which .double() does not reach
-        x = torch.randn(5, 4)
-        assert torch.allclose(gn.trace(module, shape).freeze()(x), module(x).double(), atol=1e-5)
-        return
     program = check_program(module, shape)
     assert expected is None or kinds(program) == expected
 
@@ -246,14 +260,14 @@ def test_a_hook_on_a_module_with_a_rule_is_not_overlooked():
     module = Sequential(Linear(4, 6), MinMax(), Linear(6, 3))
     module[1].register_forward_hook(lambda _, __, output: 5 * output)
     assert "at 1" in refusal(module)
-    handle = nn.modules.module.register_module_forward_hook(lambda _, __, output: output * 1.5)
+    plain = Sequential(Linear(4, 6), MinMax(), Linear(6, 3))
+    everywhere = nn.modules.module.register_module_forward_hook
+    handle = everywhere(lambda m, _, output: 5 * output if isinstance(m, MinMax) else None)
     try:
-        assert constant(Sequential(Linear(4, 3))) == pytest.approx(1.0)  # hidden part: x itself
-        assert kinds(gn.trace(Sequential(Linear(4, 4), Linear(4, 3)), (4,))).count("scale") == 3
-    except UnsupportedOperation as refused:
-        assert "last operation" in str(refused)
+        assert "at 1" in refusal(plain)
     finally:
         handle.remove()
+    assert kinds(gn.trace(plain, (4,))) == ["dense", "minmax", "dense"]
 
 
 def test_a_patched_forward_is_seen():
@@ -463,17 +477,9 @@ def test_the_refusal_names_the_layer_its_place_and_the_remedy():
     module.add_module("features", features)
     module.add_module("head", Linear(4, 3))
     assert refusal(module) == (
-        "No bound rule for Hardshrink at features.3. Register one with @gn.rule(nn.Hardshrink), or use MinMax."
+        "No bound rule for Hardshrink at features.3. "
+        "Register one with @gn.rule(nn.Hardshrink), or use MinMax."
     )
-
-
-class Training(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.drop = nn.Dropout()
-
-    def forward(self, x):
-        return F.dropout(x, 0.5, training=True)
 
 
 MIXING = {
@@ -511,15 +517,13 @@ VALUES = {
     "x·x": lambda m, x: x * x,
     "1/x": lambda m, x: 1 / x,
     "c − x": lambda m, x: 1 - x,
-    "x/0 has no bound but is traced": None,
     "comparison": lambda m, x: torch.where(x > 0, x, 2 * x),
     "float16 on the way": lambda m, x: x.half().float(),
     "whole numbers": lambda m, x: x.round().long().float(),
-    "autocast inside": None,
 }
 
 
-@pytest.mark.parametrize("name", [*MIXING, *CHANCE, *(name for name, f in VALUES.items() if f)])
+@pytest.mark.parametrize("name", [*MIXING, *CHANCE, *VALUES])
 def test_refused(name):
     assert refusal(Calls((MIXING | CHANCE | VALUES)[name]))
 
@@ -660,7 +664,9 @@ def test_every_change_is_seen_and_nothing_else():
     changed()
     module[0].bias.data.add_(1)
     changed(1.0)
-    assert len({bound.digest for bound in seen[:-1]}) == len(seen) - 1
+    digests = [bound.digest for bound in seen]
+    assert digests.pop(4) == digests[2]  # without its hook it is the function it was
+    assert len(set(digests)) == len(digests)
 
 
 @pytest.mark.parametrize("persistent", [True, False])
@@ -684,21 +690,27 @@ def change(attribute, value):
     return lambda m: setattr(m, attribute, value)
 
 
-@pytest.mark.parametrize(
-    ("attributes", "gain", "modify"),
-    [
-        ({"gain": 2.0}, lambda m: m.gain, change("gain", 6.0)),
-        ({"gain": torch.tensor(2.0)}, lambda m: m.gain, change("gain", torch.tensor(6.0))),
-        ({"gain": torch.tensor(2.0)}, lambda m: m.gain, lambda m: m.gain.mul_(3)),
-        ({"gains": [{"a": 2.0}]}, lambda m: m.gains[0]["a"], lambda m: m.gains[0].update(a=6.0)),
-        ({"own": Settings(2.0)}, lambda m: m.own.gain, lambda m: setattr(m.own, "gain", 6.0)),
-        ({"own": Settings([2.0])}, lambda m: m.own.gain[0], lambda m: m.own.gain.__setitem__(0, 6.0)),
-        ({"array": np.array([2.0])}, lambda m: float(m.array[0]), lambda m: m.array.__imul__(3)),
-        ({"f": lambda: 2.0}, lambda m: m.f(), lambda m: (change("f", lambda: 4.0)(m), change("f", lambda: 6.0)(m))),
-    ],
-    ids=["number", "tensor", "tensor in place", "in containers", "of an object", "deep in an object", "array", "function"],
-)  # fmt: skip
-def test_a_changed_attribute_is_seen(attributes, gain, modify):
+def change_twice(m):
+    """The first function is gone when the second is made, which may be given its id."""
+    m.f = lambda: 4.0
+    m.f = lambda: 6.0
+
+
+CHANGES = {
+    "number": ({"gain": 2.0}, lambda m: m.gain, change("gain", 6.0)),
+    "tensor": ({"gain": torch.tensor(2.0)}, lambda m: m.gain, change("gain", torch.tensor(6.0))),
+    "tensor in place": ({"gain": torch.tensor(2.0)}, lambda m: m.gain, lambda m: m.gain.mul_(3)),
+    "in containers": ({"all": [{"a": 2.0}]}, lambda m: m.all[0]["a"], lambda m: m.all[0].update(a=6.0)),
+    "of an object": ({"own": Settings(2.0)}, lambda m: m.own.gain, lambda m: setattr(m.own, "gain", 6.0)),
+    "in an object": ({"own": Settings([2.0])}, lambda m: m.own.gain[0], lambda m: m.own.gain.insert(0, 6.0)),
+    "array": ({"array": np.array([2.0])}, lambda m: float(m.array[0]), lambda m: m.array.fill(6.0)),
+    "function": ({"f": lambda: 2.0}, lambda m: m.f(), change_twice),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_changed_attribute_is_seen(name):
+    attributes, gain, modify = CHANGES[name]
     module = Calls(lambda m, x: x * gain(m), **attributes)
     net = gn.GloRoNet(module, 0.1, (4,))
     assert net.bound().constant == pytest.approx(2.0)

@@ -99,9 +99,9 @@ def disjoint_balls(table: Table, x: Tensor, block: int = 500) -> float:
     """min ‖x₁ − x₂‖ − (r₁ + r₂) over pairs with different answers: negative would disprove a certificate.
 
     Two points with different labels cannot have balls that meet, so this audits a whole table for free.
-    Only finite, positive radii take part; infinity when there is no such pair.
+    Only positive radii take part; infinity when there is no such pair.
     """
-    use = np.flatnonzero((table.radius > 0) & np.isfinite(table.radius))
+    use = np.flatnonzero(table.radius > 0)
     points = to_unit(x.cpu()[torch.from_numpy(use)]).double().flatten(1)
     radius, answer = torch.from_numpy(table.radius[use]), torch.from_numpy(table.answer[use])
     least = float("inf")

@@ -154,7 +154,7 @@ class Conv2d(LinearOperator):
         centre = torch.zeros_like(weight)
         centre[:, :, row, column] = torch.eye(weight.shape[0], dtype=dtype, device=weight.device)
         folded = weight + centre
-        return folded, up(U64 * float(folded[:, :, row, column].diagonal().abs().max()))
+        return folded, up(U64 * float(folded.detach()[:, :, row, column].diagonal().abs().max()))
 
     def _circular_bound(self, kernel: Tensor, slip: float) -> Proved:
         """Symbols, exact where the outputs fill the circle (with `skip` they do); else the small matrix.

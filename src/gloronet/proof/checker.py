@@ -85,8 +85,8 @@ U64, U32 = Fraction(1, 2**53), Fraction(1, 2**24)
 TINY = {U64: Fraction(1, 2**1022), U32: Fraction(1, 2**126)}
 """What one underflow can cost, flush-to-zero included, by unit roundoff."""
 MOST_BYTES = 2**32
-MOST_ENTRIES = 2**26
-"""Of one value for one sample, and of any matrix: beyond it nothing is checked, so nothing is accepted."""
+MOST_ENTRIES = 2**27
+"""Of any array (1 GiB): beyond it nothing is checked, so nothing is accepted."""
 MOST_WORK = 1e13
 """Floating-point operations one claim may cost: minutes."""
 CHUNK = 2**23
@@ -106,9 +106,9 @@ def need(condition: object, reason: str) -> None:
 # The whole check, top-down
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None, prog: str = "checker.py") -> int:
     """The command line: 0 when everything holds, 1 with the reason when not, 2 for usage."""
-    parser = argparse.ArgumentParser(prog="checker.py", description="Checks a gloronet proof.")
+    parser = argparse.ArgumentParser(prog=prog, description="Checks a proof of gloronet.")
     parser.add_argument("proof", type=Path, help="proof.json")
     parser.add_argument("model", type=Path, help="model.safetensors, or program.safetensors beside the proof")
     parser.add_argument("inputs", type=Path, nargs="?", help="inputs.npz, or the official test set it names")
@@ -321,7 +321,8 @@ def to_float64(stored: Stored, what: str) -> Array:
     values = np.frombuffer(stored.data, kinds[stored.dtype])
     if stored.dtype == "BF16":  # the upper half of a float32
         values = (values.astype("<u4") << 16).view("<f4")
-    need(values.size and np.isfinite(values).all(), f"{what} is empty or not finite")
+    good = values.size and len(stored.shape) <= 8 and np.isfinite(values).all()
+    need(good, f"{what} is empty or not finite")
     return values.astype(np.float64).reshape(stored.shape)
 
 
@@ -331,14 +332,14 @@ def read_inputs(data: bytes, entry: dict[str, Any], input_shape: Shape) -> Array
     shape, dtype = (entry["count"], *input_shape), np.dtype(entry["dtype"]).newbyteorder("<")
     length = math.prod(shape) * dtype.itemsize
     unpack = {"npz": _npz, "idx": _idx, "cifar10": _cifar10}[entry["format"]]
-    raw = unpack(data, dtype, entry["count"], length)
+    raw = unpack(data, dtype, shape, length)
     need(len(raw) == length, "the inputs do not have the size the proof states")
     x = np.frombuffer(raw, dtype).reshape(shape)
     need(np.isfinite(x).all(), "an input is not finite")
     return x
 
 
-def _npz(data: bytes, dtype: np.dtype, count: int, length: int) -> bytes:
+def _npz(data: bytes, dtype: np.dtype, expected: Shape, length: int) -> bytes:
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             need(archive.namelist() == ["x.npy"], "inputs.npz must hold one array, x")
@@ -349,24 +350,23 @@ def _npz(data: bytes, dtype: np.dtype, count: int, length: int) -> bytes:
         shape, fortran, kind = np.lib.format.read_array_header_1_0(stream)
     except (zipfile.BadZipFile, zlib.error, ValueError, EOFError, NotImplementedError, RuntimeError) as error:
         raise Rejected(f"inputs.npz is damaged ({str(error)[:100]})") from None
-    need(not fortran and kind.newbyteorder("<") == kind == dtype, "inputs.npz has another type")
-    need(shape[:1] == (count,), "inputs.npz does not have as many inputs as the proof")
+    need(not fortran and kind == dtype and shape == expected, "inputs.npz has another type or shape")
     return member[stream.tell() :]
 
 
-def _idx(data: bytes, dtype: np.dtype, count: int, length: int) -> bytes:
+def _idx(data: bytes, dtype: np.dtype, expected: Shape, length: int) -> bytes:
     """MNIST's own format: a gzip of a magic number, three sizes and the pixels."""
     try:
         content = zlib.decompressobj(31).decompress(data, length + 17)
     except zlib.error as error:
         raise Rejected(f"the test set is damaged ({error})") from None
-    need(content[:8] == bytes((0, 0, 8, 3)) + count.to_bytes(4, "big"), "this is not the test set")
+    need(content[:8] == bytes((0, 0, 8, 3)) + expected[0].to_bytes(4, "big"), "this is not the test set")
     return content[16:]
 
 
-def _cifar10(data: bytes, dtype: np.dtype, count: int, length: int) -> bytes:
+def _cifar10(data: bytes, dtype: np.dtype, expected: Shape, length: int) -> bytes:
     """CIFAR-10's binary format: a label and 3072 pixels a row."""
-    need(len(data) == count * 3073, "this is not the test set")
+    need(len(data) == expected[0] * 3073, "this is not the test set")
     return np.frombuffer(data, np.uint8).reshape(-1, 3073)[:, 1:].tobytes()
 
 
@@ -409,6 +409,7 @@ def real(value: Any, what: str) -> float:
 
 
 def sizes(value: Any, what: str, least: int = 1, length: int | None = None, most: int = 2**24) -> Shape:
+    need(isinstance(value, list) and len(value) <= 8, f"{what} is no list of up to eight numbers")
     return tuple(whole(v, what, least, most) for v in listing(value, what, length))
 
 
@@ -459,17 +460,17 @@ class Operation:
     def constant(self, norm: str) -> Fraction:
         return self.rule.constant(self, norm)
 
-    def loss(self) -> Loss:
-        return self.rule.loss(self)
-
-    def linear_part(self, x: Array) -> Array:
-        """x ↦ f(x) − f(0), of a linear operation."""
-        return x if self.rule is RULES["translate"] else self.rule.run(self, x)
-
     def entries(self) -> int:
-        """Of the largest temporary for one sample; also, of a layer, half its floating-point operations."""
-        own = math.prod(self.output_shape) + math.prod(self.input_shape)
-        return own if self.map is None else own + math.prod(self.output_shape) * self.map.taps()
+        """Of its temporaries for one sample: what its windows read, its input and its output."""
+        read = 0
+        if self.map is not None:
+            channels = self.map.groups if "weight" in self.tensors else self.input_shape[0]
+            read = channels * math.prod(self.map.grid.out) * self.map.taps()
+        return read + 2 * math.prod(self.input_shape) + 2 * math.prod(self.output_shape)
+
+    def work(self) -> float:
+        """Floating-point operations for one sample."""
+        return 2.0 * math.prod(self.output_shape) * (1 if self.map is None else self.map.taps())
 
 
 def read_program(entry: Any, stored: dict[str, Stored]) -> Program:
@@ -484,9 +485,10 @@ def read_program(entry: Any, stored: dict[str, Stored]) -> Program:
         same = [tensors[name].dtype, list(tensors[name].shape)] == [tensor["dtype"], tensor["shape"]]
         need(same, f"tensor {name} is not of the stated type and shape")
     shapes: dict[str, Shape | None] = {"input": sizes(entry["input_shape"], "program.input_shape")}
+    need(len(listing(entry["operations"], "program.operations")) <= 10_000, "there are too many operations")
     operations: list[Operation] = []
     used: set[str] = set()
-    for k, e in enumerate(listing(entry["operations"], "program.operations")):
+    for k, e in enumerate(entry["operations"]):
         record(e, f"operation {k}", "path rule input_shape inputs output tensors attributes")
         rule, path = text(e["rule"], "a rule"), text(e["path"], "a path")
         where = f"operation {k} ({rule} at {path or 'the top'})"
@@ -532,7 +534,7 @@ def _equip(op: Operation, tensors: dict[str, Stored], attributes: dict[str, Any]
         op.need(given is not ..., f"it has no {name}")
         op.attributes[name] = reader(given, f"{op.where}: {name}") if name in attributes else default
     op.output_shape = rule.output(op)
-    op.need(math.prod(op.output_shape) <= MOST_ENTRIES, "its output is too large")
+    op.need(op.entries() <= MOST_ENTRIES, "it is too large")
 
 
 class Loss(NamedTuple):
@@ -555,7 +557,8 @@ class Rule(NamedTuple):
     """Its shape; raises where something about the operation does not fit."""
     constant: Callable[[Operation, str], Fraction] = lambda op, norm: ONE
     """K in the norm; of layers a crude one, for their claims are proved."""
-    loss: Callable[[Operation], Loss] = lambda op: Loss()
+    loss: Callable[[Operation, Fraction], Loss] = lambda op, k: Loss()
+    """Given its proved ℓ2 constant k."""
     combine: Callable[[list[Fraction], str], Fraction] = lambda constants, norm: constants[0]
     """The constant of all inputs together."""
     arity: int | None = 1
@@ -579,10 +582,17 @@ class Grid(NamedTuple):
     circular: bool = False
 
     @property
+    def reach(self) -> Shape:
+        return tuple(d * (k - 1) for d, k in zip(self.dilation, self.kernel, strict=True))
+
+    @property
     def out(self) -> Shape:
         room = [n + sum(self.padding[2 * a : 2 * a + 2]) for a, n in enumerate(self.size)]
-        reach = [d * (k - 1) for d, k in zip(self.dilation, self.kernel, strict=True)]
-        return tuple((n - r - 1) // s + 1 for n, r, s in zip(room, reach, self.stride, strict=True))
+        return tuple((n - r - 1) // s + 1 for n, r, s in zip(room, self.reach, self.stride, strict=True))
+
+    def area(self) -> int:
+        """Pixels of the padded image."""
+        return math.prod(n + sum(self.padding[2 * a : 2 * a + 2]) for a, n in enumerate(self.size))
 
     def reads(self, axis: int, tap: int) -> tuple[Array, Array]:
         """(outputs, inputs) of one tap along one axis: the indices that meet, padding left out."""
@@ -599,8 +609,9 @@ class Grid(NamedTuple):
         around = ((0, 0), (0, 0), self.padding[:2], self.padding[2:])
         if any(self.padding):
             x = np.pad(x, around, "wrap") if self.circular else np.pad(x, around, constant_values=fill)
-        (kh, kw), (dy, dx), (sy, sx) = self.kernel, self.dilation, self.stride
-        view = np.lib.stride_tricks.sliding_window_view(x, (dy * (kh - 1) + 1, dx * (kw - 1) + 1), (2, 3))
+        span = (self.reach[0] + 1, self.reach[1] + 1)
+        view = np.lib.stride_tricks.sliding_window_view(x, span, axis=(2, 3))
+        (sy, sx), (dy, dx) = self.stride, self.dilation
         return view[:, :, ::sy, ::sx, ::dy, ::dx]
 
 
@@ -644,26 +655,29 @@ class Map(NamedTuple):
         return up(exact(rows) * (1 + 2 * gamma(self.taps()))), up(exact(columns) * (1 + 2 * gamma(terms)))
 
     def magnitude(self) -> Fraction:
-        """At least ‖|A|‖₂: √(‖A‖₁‖A‖_∞), or of one pixel the Frobenius norm if that is smaller."""
+        """At least ‖|A|‖₂: √(‖A‖₁‖A‖_∞), or of a dense matrix the Frobenius norm if that is smaller."""
         rows, columns = self.sums()
         crude = root(rows * columns)
-        return min(crude, size(self.kernel)) if self.grid.size == (1, 1) else crude
+        dense = self.grid == Grid((1, 1), (1, 1)) and self.groups == 1
+        return min(crude, size(self.kernel)) if dense else crude
 
 
 def _layer(op: Operation, kernel: Array, grid: Grid, groups: int) -> None:
     """Checks that the pieces of a dense or convolutional layer fit, and gives the operation its map."""
     c_out, c_in = kernel.shape[:2]
     op.need(c_in * groups == op.input_shape[0] and c_out % groups == 0, "its weight does not fit its input")
-    op.need(math.prod(n + sum(grid.padding) for n in grid.size) <= MOST_ENTRIES, "its padding is too large")
     op.need(min(grid.out) >= 1, "its kernel is larger than its input")
+    op.need(math.prod(grid.kernel) <= 2**16 and grid.area() <= MOST_ENTRIES, "it is too large")
     once = all(max(grid.padding[2 * a : 2 * a + 2]) <= grid.size[a] for a in (0, 1))
     op.need(once or not grid.circular, "its padding wraps around more than once")
     op.need("bias" not in op.tensors or op.tensors["bias"].shape == (c_out,), "its bias does not fit")
     op.map = Map(kernel, grid, groups)
     if op["skip"]:
         fits = c_out == op.input_shape[0] and grid.out == grid.size and grid.stride == (1, 1)
-        at = [(p % d, p // d < k) for p, d, k in zip(grid.padding[::2], grid.dilation, grid.kernel, strict=True)]
-        op.need(fits and at == [(0, True)] * 2, "the identity is no tap of its kernel")
+        top, left = grid.padding[::2]
+        fits &= top in range(0, grid.reach[0] + 1, grid.dilation[0])
+        fits &= left in range(0, grid.reach[1] + 1, grid.dilation[1])
+        op.need(fits, "the identity is no tap of its kernel")
 
 
 def _dense_shape(op: Operation) -> Shape:
@@ -714,7 +728,7 @@ def _layer_constant(op: Operation, norm: str) -> Fraction:
     return up((full.sums()[0] if norm == "linf" else full.magnitude()) + slip)
 
 
-def _layer_loss(op: Operation) -> Loss:
+def _layer_loss(op: Operation, k: Fraction) -> Loss:
     bias = op.tensors.get("bias", np.zeros(1))
     offset = up(size(bias) * root(Fraction(math.prod(op.map.grid.out))))
     return Loss(op.map.taps() + 1 + op["skip"], up(op.map.magnitude() + op["skip"]), offset)
@@ -726,6 +740,7 @@ def _pool_shape(op: Operation) -> Shape:
     op.need(fits and all(2 * p <= k for p, k in zip(padding, kernel, strict=True)), "wrong windows")
     grid = Grid(op.input_shape[1:], kernel, stride, (padding[0], padding[0], padding[1], padding[1]))
     op.need(min(grid.out) >= 1, "its window is larger than its input")
+    op.need(math.prod(kernel) <= 2**16 and op.input_shape[0] * grid.area() <= MOST_ENTRIES, "it is too large")
     op.map = Map(np.ones((1, 1, *kernel)), grid)
     return (op.input_shape[0], *grid.out)
 
@@ -812,9 +827,9 @@ def _smooth(
 ) -> Rule:
     """f entry by entry, |f′| ≤ slope, |f(0)| ≤ origin; computed to within 32u of slope·|x| + origin."""
 
-    def loss(op: Operation) -> Loss:
+    def loss(op: Operation, k: Fraction) -> Loss:
         at_zero = origin / abs(exact(op["beta"])) if "beta" in op.attributes else origin
-        return Loss(32, slope(op), up(at_zero * root(Fraction(math.prod(op.input_shape)))))
+        return Loss(32, k, up(at_zero * root(Fraction(math.prod(op.input_shape)))))
 
     return Rule(run, attributes, constant=lambda op, norm: slope(op), loss=loss, elementary=True)
 
@@ -823,6 +838,11 @@ def _softplus(op: Operation, x: Array) -> Array:
     """The smooth function: that torch answers x itself past its threshold counts as its rounding."""
     z = op["beta"] * x
     return (np.maximum(z, 0.0) + np.log1p(np.exp(-np.abs(z)))) / op["beta"]
+
+
+def _nonzero(value: Any, what: str) -> float:
+    need(value != 0, f"{what} is 0")
+    return real(value, what)
 
 
 def _gelu(op: Operation, x: Array) -> Array:
@@ -886,7 +906,7 @@ def _concat(op: Operation) -> Shape:
     dim = op["dim"]
     op.need(all(dim < len(s) for s in op.shapes), "there is no such dimension")
     op.need(len({(s[:dim], s[dim + 1 :]) for s in op.shapes}) == 1, "its inputs do not fit together")
-    along = tuple(s[dim] for s in op.shapes)
+    along = [s[dim] for s in op.shapes]
     op.need(op["sizes"] in (None, along), "its sizes are wrong")
     return (*op.input_shape[:dim], sum(along), *op.input_shape[dim + 1 :])
 
@@ -916,28 +936,28 @@ RULES: dict[str, Rule] = {
     "conv2d": Rule(_run_layer, _CONV, "weight bias?", lambda op: _conv_shape(op, 2), **_LAYER),
     "conv1d": Rule(_run_layer, _CONV, "weight bias?", lambda op: _conv_shape(op, 1), **_LAYER),
     "avgpool": Rule(_average, _POOL, "", _pool_shape, _average_constant,
-                    lambda op: Loss(op.map.taps() + 1, op.constant("l2")), linear=True),
+                    lambda op, k: Loss(op.map.taps() + 1, k), linear=True),
     "maxpool": Rule(_maximum, _POOL, "", _pool_shape, _maximum_constant),
     "scale": Rule(_factor, {"divide": (flag, False), "roundings": _ROUNDINGS}, "factor",
                   lambda op: _broadcast(op, "factor"), _scale_constant,
-                  lambda op: Loss(op["roundings"], op.constant("l2")), linear=True),
+                  lambda op, k: Loss(op["roundings"], k), linear=True),
     "translate": Rule(_offset, {"subtract": (flag, False), "roundings": _ROUNDINGS}, "offset",
                       lambda op: _broadcast(op, "offset"), linear=True,
-                      loss=lambda op: Loss(op["roundings"], ONE, size(op.tensors["offset"]))),
+                      loss=lambda op, k: Loss(op["roundings"], k, size(op.tensors["offset"]))),
     "relu": Rule(lambda op, x: np.maximum(x, 0.0)),
     "abs": Rule(lambda op, x: np.abs(x)),
     "minmax": Rule(_min_max, output=_halves),
     "groupsort": Rule(_group_sort, {"size": (whole, ...)}, "", _groups),
     "leakyrelu": Rule(lambda op, x: np.where(x > 0, x, op["slope"] * x), {"slope": (real, ...)},
                       constant=lambda op, norm: max(ONE, abs(exact(op["slope"]))),
-                      loss=lambda op: Loss(2, op.constant("l2"))),  # the slope is rounded too
-    "householder": Rule(_householder, {}, "theta", _halves, loss=lambda op: Loss(21, Fraction(2)),
+                      loss=lambda op, k: Loss(2, k)),  # the slope is rounded too
+    "householder": Rule(_householder, {}, "theta", _halves, loss=lambda op, k: Loss(21, Fraction(2)),
                         constant=lambda op, norm: root(Fraction(2)) if norm == "linf" else ONE),
     "sigmoid": _smooth(lambda op, x: 1.0 / (1.0 + np.exp(-x)), lambda op: Fraction(1, 4), Fraction(1, 2)),
     "tanh": _smooth(lambda op, x: np.tanh(x), lambda op: ONE),
     "elu": _smooth(lambda op, x: np.where(x > 0, x, op["alpha"] * np.expm1(np.minimum(x, 0.0))),
                    lambda op: max(ONE, abs(exact(op["alpha"]))), alpha=(real, 1.0)),
-    "softplus": _smooth(_softplus, lambda op: ONE, Fraction(7, 10), beta=(real, 1.0),  # ln 2 < 0.7
+    "softplus": _smooth(_softplus, lambda op: ONE, Fraction(7, 10), beta=(_nonzero, 1.0),  # ln 2 < 0.7
                         threshold=(lambda v, what: number(v, what, 14.0), 20.0)),
     "gelu": _smooth(_gelu, _gelu_slope, approximate=(text, "none")),
     "reshape": Rule(lambda op, x: x.reshape(len(x), *op.output_shape), {"shape": (sizes, ...)}, "",
@@ -947,10 +967,10 @@ RULES: dict[str, Rule] = {
     "pixelunshuffle": Rule(_unshuffle, {"factor": (whole, ...)}, "", _unshuffled, linear=True),
     "pad": Rule(lambda op, x: np.pad(x, _sides(op)), _PAD, "", _padded, linear=True),
     "circularpad": Rule(lambda op, x: np.pad(x, _sides(op), "wrap"), _PAD, "", _padded, _copies, linear=True),
-    "sum": Rule(lambda op, x, y: x + y, output=_same_shapes, loss=lambda op: Loss(1, ONE), arity=2,
+    "sum": Rule(lambda op, x, y: x + y, output=_same_shapes, loss=lambda op, k: Loss(1, k), arity=2,
                 combine=lambda constants, norm: sum(constants, ZERO)),
     "concat": Rule(lambda op, *x: np.concatenate(x, 1 + op["dim"]), output=_concat, arity=None,
-                   attributes={"dim": (lambda v, what: whole(v, what, 0), ...), "sizes": (sizes, None)},
+                   attributes={"dim": (lambda v, what: whole(v, what, 0), ...), "sizes": (listing, None)},
                    combine=_root_of_squares),
     "user rule": Rule(lambda op, x: x, constant=lambda op, norm: ZERO),  # its user's word is all there is
 }  # fmt: skip
@@ -970,6 +990,8 @@ def prove(a: Map, claim: Fraction, norm: str, method: str, about: str) -> str:
         need(a.sums()[0] <= claim, f"{about} is below the largest row sum")
         return "row sums"
     ways, why = [("checked Cholesky", prove_exactly), ("symbols", prove_by_symbols)], ""
+    if a.magnitude() <= claim:
+        return "sums of entries"
     for how, way in ways[::-1] if "symbols" in method else ways:
         try:
             for part in a.parts():
@@ -1006,20 +1028,21 @@ def prove_exactly(a: Map, claim: Fraction) -> None:
     kernel, goal = _scaled(a.kernel, claim, lost)
     a = Map(kernel, a.grid)
     blocks, first = _gram(a, outputs)
-    rows, columns = a.sums()
-    terms = (c if outputs else d) * kh * kw * (kh if circular else 1)
+    terms = (c if outputs else d) * kh * kw
+    if circular:  # an upper bound for any way of wrapping: every pixel, every pair of taps
+        terms = (c if outputs else d) * math.prod(a.grid.size if outputs else a.grid.out) * kh**2
     underflow = terms * MOST_ENTRIES * TINY[U64]
-    _prove_gram(blocks, first, gamma(terms) * rows * columns + underflow, goal)
+    _prove_gram(blocks, first, gamma(terms) * a.magnitude() ** 2 + underflow, goal)
 
 
 def _cheaper_side(a: Map) -> tuple[bool, float]:
     """Whether AAᵀ is cheaper than AᵀA, and what it costs."""
     (d, c, kh, _), (h, w), (p, q) = a.kernel.shape, a.grid.size, a.grid.out
-    reach, costs = a.grid.dilation[0] * (kh - 1) * (1 + a.grid.circular), []
+    reach, costs = a.grid.reach[0] * (1 + a.grid.circular), []
     for block, inner, count, band in ((c * w, d * q, h, reach), (d * q, c * w, p, reach // a.grid.stride[0])):
         band = min(count - 1, band)
         work = 2.0 * block**2 * (count * (1 + band) * (2 + band) * block + kh**2 * inner)
-        costs.append(work if block * max(block, inner) * (kh + 2 * band) <= 16 * MOST_ENTRIES else math.inf)
+        costs.append(work if block * max(block, inner) * (kh + 2 * band) <= 2 * MOST_ENTRIES else math.inf)
     return costs[1] <= costs[0], min(costs)
 
 
@@ -1040,8 +1063,8 @@ def _gram(a: Map, outputs: bool) -> tuple[list[list[Array]], list[int]]:
     meets: list[dict[int, list[int]]] = [{} for _ in range(p if outputs else h)]
     for r in range(kh):
         for pair in zip(*(index.tolist() for index in a.grid.reads(0, r)), strict=True):
-            mine, other = pair if outputs else pair[::-1]
-            meets[mine].setdefault(other, []).append(r)
+            own, other = pair if outputs else pair[::-1]
+            meets[own].setdefault(other, []).append(r)
     products: dict[tuple[int, int], Array] = {}
     known: dict[Any, Array] = {}
 
@@ -1058,7 +1081,11 @@ def _gram(a: Map, outputs: bool) -> tuple[list[list[Array]], list[int]]:
                 known[key] = _mirrored(known[key])
         return known[key]
 
-    first = [next(j for j in range(i + 1) if j == i or meets[i].keys() & meets[j]) for i in range(len(meets))]
+    lowest: dict[int, int] = {}
+    for n, mine in enumerate(meets):
+        for k in mine:
+            lowest.setdefault(k, n)
+    first = [min((lowest[k] for k in mine), default=n) for n, mine in enumerate(meets)]
     return [[block(i, j) for j in range(first[i], i + 1)] for i in range(len(meets))], first
 
 
@@ -1089,11 +1116,11 @@ def _excess(blocks: list[list[Array]], first: list[int], s: float) -> Fraction:
     lower: dict[int, dict[int, Array]] = {}
     inverse: dict[int, Array] = {}
     sums = [np.zeros(len(row[-1])) for row in blocks]
-    diagonal = squares = longest_row = 0.0
+    diagonal = squares = longest_row = np.float64(0.0)  # np.maximum keeps a NaN, and exact() rejects it
     for i, row in enumerate(blocks):
         shifted = {first[i] + k: -block for k, block in enumerate(row)}
         shifted[i][np.diag_indices(len(row[-1]))] += s
-        diagonal = max(diagonal, float(np.abs(np.diagonal(shifted[i])).max()))
+        diagonal = np.maximum(diagonal, np.abs(np.diagonal(shifted[i])).max())
         mine = lower[i] = {}
         for j in range(first[i], i + 1):
             rest = shifted[j] - _product(mine, lower[j], range(max(first[i], first[j]), j))
@@ -1110,15 +1137,18 @@ def _excess(blocks: list[list[Array]], first: list[int], s: float) -> Fraction:
             else:
                 sums[i] += np.maximum(residual, residual.T).sum(axis=1)
         lengths = np.sum([(block * block).sum(axis=1) for block in mine.values()], axis=0)
-        squares, longest_row = squares + float(lengths.sum()), max(longest_row, float(lengths.max()))
+        squares, longest_row = squares + lengths.sum(), np.maximum(longest_row, lengths.max())
         for old in [k for k in lower if k < alive[i + 1]]:
             del lower[old], inverse[old]
     order, longest = sum(map(len, sums)), max(sum(block.shape[1] for block in row) for row in blocks)
     # ‖|L||L|ᵀ‖ is at most ‖L‖_F², and at most the entries in one of its rows times L's longest row, squared.
-    near = [[j for j in range(len(blocks)) if first[max(i, j)] <= min(i, j)] for i in range(len(blocks))]
-    reach = max(sum(len(sums[j]) for j in some) for some in near)
-    spread = min(exact(squares), reach * exact(longest_row)) * (1 + 2 * gamma(order * longest + 2))
-    worst = exact(max(float(t.max()) for t in sums)) * (1 + 2 * gamma(order + 2))
+    reach = [0] * len(blocks)
+    for i, begin in enumerate(first):
+        for j in range(begin, i + 1):
+            reach[i] += len(sums[j])
+            reach[j] += len(sums[i]) if j < i else 0
+    spread = min(exact(squares), max(reach) * exact(longest_row)) * (1 + 2 * gamma(order * longest + 2))
+    worst = exact(np.concatenate(sums).max()) * (1 + 2 * gamma(order + 2))
     return worst + gamma(longest) * spread + U64 * exact(diagonal) + order * longest * TINY[U64]
 
 
@@ -1138,25 +1168,27 @@ def prove_by_symbols(a: Map, claim: Fraction) -> None:
             raise Unproved("the operator is no part of a circular one")
         sides.append(circle // s)
     gh, gw = sides
-    half = [(k, q) for k in range(gh) for q in range(gw) if (k, q) <= (-k % gh, -q % gw)]  # ω, −ω: one norm
     small, large = sorted((2 * d, 2 * sy * sx * c))
-    if len(half) * 2.0 * small**2 * (large + 4 * small) > MOST_WORK or 8 * small * large > MOST_ENTRIES:
+    work = gh * gw * float(small) * (small * (large + 4.0 * small) + kh * kw * large)
+    if work > MOST_WORK or gh * gw * kh * kw > 2**24 or kh * kw * small * large > MOST_ENTRIES:
         raise Unproved("there are too many symbols")
+    half = [(k, q) for k in range(gh) for q in range(gw) if (k, q) <= (-k % gh, -q % gw)]  # ω, −ω: one norm
     shifts = [[t * grid.dilation[x] - grid.padding[2 * x] for t in range((kh, kw)[x])] for x in (0, 1)]
-    steps = sorted({(y // sy, x // sx) for y in shifts[0] for x in shifts[1]})
+    met = sorted({(y // sy, x // sx) for y in shifts[0] for x in shifts[1]})
+    steps = {step: k for k, step in enumerate(met)}
 
     def phases(kernel: Array) -> Array:
         """Tap y of stride s reads phase y % s at step y // s: (steps, c_out·s²c_in)."""
         taps = np.zeros((len(steps), d, sy * sx, c))
         for r, y in enumerate(shifts[0]):
             for t, x in enumerate(shifts[1]):
-                taps[steps.index((y // sy, x // sx)), :, (y % sy) * sx + x % sx] += kernel[:, :, r, t]
+                taps[steps[y // sy, x // sx], :, (y % sy) * sx + x % sx] += kernel[:, :, r, t]
         return taps.reshape(len(steps), -1)
 
     def lost(kernel: Array) -> Fraction:
         """‖F̂ − F‖: products' γ, cosines within 32u (their angle within 20u, the library 4 ulp), underflow."""
         total = size(np.abs(phases(kernel)).sum(axis=0)) * (1 + 2 * gamma(len(steps)))
-        return 2 * (gamma(len(steps) + 1) + 32 * U64) * total + kernel.size * TINY[U64]
+        return 2 * (gamma(len(steps) + 1) + 32 * U64) * total + 4 * kernel.size * TINY[U64]
 
     kernel, goal = _scaled(a.kernel, claim, lost)
     taps, chunk = phases(kernel), max(1, CHUNK // (small * large))
@@ -1267,7 +1299,7 @@ def _joint(links: list[Operation], claims: list[Fraction], about: str) -> tuple[
     Mᵀ comes out row by row; error′ = K·error + γ_n‖|A|‖·‖M‖_F + underflow, operation by operation.
     """
     n, m = math.prod(links[0].input_shape), math.prod(links[-1].output_shape)
-    fits = n * m <= MOST_ENTRIES and 2.0 * n * sum(op.entries() for op in links) <= MOST_WORK
+    fits = n * m <= MOST_ENTRIES and n * sum(op.work() for op in links) <= MOST_WORK
     need(fits, f"{about} is too large to check")
     result, squares = np.empty((n, m)), [ZERO] * len(links)
     chunk = max(1, CHUNK // max(op.entries() for op in links))
@@ -1275,11 +1307,12 @@ def _joint(links: list[Operation], claims: list[Fraction], about: str) -> tuple[
         part = np.eye(min(chunk, n - k), n, k).reshape(-1, *links[0].input_shape)
         for i, op in enumerate(links):
             squares[i] += size(part) ** 2
-            part = _linear_layer(op, part) if "weight" in op.tensors else op.linear_part(part)
+            if op.rule is not RULES["translate"]:
+                part = _linear_layer(op, part) if "weight" in op.tensors else op.rule.run(op, part)
         result[k : k + chunk] = part.reshape(len(part), -1)
     error = ZERO
     for op, claim, square in zip(links, claims, squares, strict=True):
-        loss = op.loss()
+        loss = op.rule.loss(op, claim)
         tiny = loss.terms * root(Fraction(n * math.prod(op.output_shape))) * TINY[U64]
         error = up(claim * error + gamma(loss.terms) * loss.gain * root(square) + tiny)
     return Map(result[:, :, None, None], Grid((1, 1), (1, 1))), error
@@ -1318,7 +1351,7 @@ def check_margins(program: Program, claims: Claims, form: str, norm: str) -> Non
     for i, row in enumerate(claims.margins.tolist()):
         for j, claim in enumerate(row):
             enough = claim == 0 if i == j else Fraction(claim) >= least[i][j]
-            need(enough, f"margin ({i}, {j}) is {claim}; it must be {'at least ' if i != j else ''}{float(least[i][j])}")
+            need(enough, f"margin ({i}, {j}) is {claim}, below {float(least[i][j])}, or not 0 for i = j")
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -1351,7 +1384,8 @@ def logit_error(program: Program, claims: Claims, norm: str, u: Fraction) -> Log
     """δ for an evaluation of the Program with unit roundoff u, each sum in any order."""
     sizes_of, errors, peaks = {"input": Affine(ZERO, ONE)}, {"input": Affine(ZERO)}, [Affine(ZERO, ONE)]
     for op, claim in zip(program.operations[:-1], claims.values[:-1], strict=True):
-        k, loss = claim if norm == "l2" else op.constant("l2"), op.loss()
+        k = claim if norm == "l2" else op.constant("l2")
+        loss = op.rule.loss(op, k)
         size_in = Affine(ZERO).plus(*(sizes_of[name] for name in op.inputs))
         error_in = Affine(ZERO).plus(*(errors[name] for name in op.inputs))
         peaks.append(size_in.plus(error_in).times(loss.gain).plus(Affine(loss.offset)))
@@ -1435,7 +1469,7 @@ def read_certificates(content: dict[str, Any], program: Program, settings: Setti
     """The claims about each input, and that verdicts follow from radii."""
     entry = record(content["inputs"], "inputs", "format file sha256 count dtype meaning labels")
     n, classes = whole(entry["count"], "inputs.count"), program.classes
-    need(math.prod(program.input_shape) * n * 8 <= 16 * MOST_BYTES, "there are too many inputs")
+    need(math.prod(program.input_shape) * n <= MOST_BYTES, "there are too many inputs")
     need(text(entry["format"], "inputs.format") in ("npz", "idx", "cifar10"), "inputs.format is unknown")
     means = {"uint8": "float32(k/255)", "float32": "as stored", "float64": "as stored"}
     known = means.get(text(entry["dtype"], "inputs.dtype")) == entry["meaning"]
@@ -1463,9 +1497,9 @@ def check_certificates(
     x: Array,
 ) -> None:
     """Evaluates every input and compares label, margin and radius with what that proves."""
-    entries = [op.entries() for op in program.operations]
-    need(2.0 * len(x) * sum(entries) <= 100 * MOST_WORK, "evaluating all inputs would take too long")
-    batch = max(1, min(1000, CHUNK // max(entries)))
+    work = len(x) * sum(op.work() for op in program.operations)
+    need(work <= 100 * MOST_WORK, "evaluating all inputs would take too long")
+    batch = max(1, min(1000, CHUNK // max(op.entries() for op in program.operations)))
     for k in range(0, len(x), batch):
         part = Certificates(*(column[k : k + batch] for column in certificates))
         _check_batch(program, claims.margins, errors, part, to_values(x[k : k + batch]), k)

@@ -3,14 +3,13 @@
 Published numbers leave room, so that a checker on another machine, with another BLAS, agrees:
 
 - every bound of an operation, and every margin and δ made of them, times 1 + 2⁻³⁰;
-- a sample's margin is its lead less 4δ: two evaluations differ by 2δ at most, and the checker takes off its δ.
+- a sample's margin is its lead less 4δ: evaluations differ by 2δ at most, and the checker takes off its own.
 
 So a published radius is a little smaller than `net.certify`'s, and a verdict is never more optimistic.
 """
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import math
@@ -41,7 +40,7 @@ class Written(NamedTuple):
     model: Path
     inputs: Path
     certified: int
-    count: int
+    samples: int
 
 
 def write(
@@ -55,37 +54,48 @@ def write(
 ) -> Written:
     """Writes `proof.json` and what it speaks about into a run folder, each file whole or not at all.
 
-    `x` are uint8 images or floats, as `net.certify` takes them after `to_unit`; `labels` the true ones, for
-    the VRA that the checker prints. `inputs` names the official test file (MNIST's `t10k-images-idx3-ubyte.gz`,
+    `x` are uint8 images or floats, as `net.certify` takes them after `to_unit`; `labels` the true ones for
+    the VRA that the checker prints. `inputs` is the official file (MNIST's `t10k-images-idx3-ubyte.gz`,
     CIFAR-10's `test_batch.bin`) that holds exactly `x`; without it they are written to `inputs.npz`.
     The weights are those of the folder's `model.safetensors`; where it does not hold them all as they are
     used (parametrised, folded), they are written to `program.safetensors`.
     """
-    folder = Path(folder)
     epsilon_text = repr(net.epsilon) if epsilon is None else str(epsilon).strip()
-    value = parse_epsilon(epsilon_text)
-    proof = net._proof()
+    try:
+        return _write(net, x, labels, Path(folder), epsilon_text, semantics, inputs)
+    except checker.Rejected as reason:
+        raise GloroError(f"No proof that the checker would accept can be written: {reason}.") from None
+
+
+def _write(
+    net: GloRoNet,
+    x: Tensor,
+    labels: Tensor | None,
+    folder: Path,
+    epsilon: str,
+    semantics: str,
+    official: str | Path | None,
+) -> Written:
+    value, proof = parse_epsilon(epsilon), net._proof()
     model, stored = _model(proof.program, folder)
     content: dict[str, Any] = {
         "format": checker.FORMAT,
         "norm": net.norm,
         "form": net.form,
         "semantics": semantics,
-        "epsilon": {"text": epsilon_text, "value": value},
-        "model": {"file": model.name, "sha256": hashlib.sha256(stored).hexdigest()},
+        "epsilon": {"text": epsilon, "value": value},
+        "model": {"file": model.name, "sha256": checker.sha256(stored)},
         "program": _program(proof.program),
     }
-    tensors = checker.read_tensors(stored, content["model"]["sha256"])
-    program = checker.read_program(content["program"], tensors)
+    program = checker.read_program(content["program"], checker.read_tensors(stored, checker.sha256(stored)))
     claims, content["bounds"] = _bounds(program, proof.program, proof.bound)
     errors, content["error"] = _errors(program, claims, proof, semantics)
-    certificates = _certify(net, x, value, semantics, claims.margins, errors)
-    place, entry = _inputs(x, labels, folder, inputs)
-    content["inputs"], content["certificates"] = entry, certificates
-    document = {"content": content, "sha256": hashlib.sha256(checker.canonical(content)).hexdigest()}
+    content["certificates"] = _certify(net, x, value, semantics, claims.margins, errors)
+    place, content["inputs"] = _inputs(x, labels, folder, official)
     path = folder / "proof.json"
+    document = {"content": content, "sha256": checker.sha256(checker.canonical(content))}
     write_atomically(path, checker.canonical(document) + b"\n")
-    return Written(path, model, place, sum(certificates["certified"]), len(x))
+    return Written(path, model, place, sum(content["certificates"]["certified"]), len(x))
 
 
 # What is certified
@@ -110,7 +120,7 @@ def _model(program: FrozenProgram, folder: Path) -> tuple[Path, bytes]:
     saved = folder / "model.safetensors"
     if saved.exists():
         content = saved.read_bytes()
-        held = checker.read_tensors(content, hashlib.sha256(content).hexdigest())
+        held = checker.read_tensors(content, checker.sha256(content))
         if all(checker.tensor_sha256(*_bytes(t)) in held for t in program.tensors.values()):
             return saved, content
     path, content = folder / "program.safetensors", tensors_to_bytes(program.tensors)
@@ -142,8 +152,7 @@ def _bounds(
     claims = checker.Claims(values, [layer.method for layer in layers], chains, np.zeros(0))
     least = checker.least_margins(program, claims, proved.form, proved.norm)
     margins = np.maximum([[float(k) for k in row] for row in least], proved.margins.cpu().numpy())
-    margins = np.nextafter(margins * ROOM, np.inf)
-    margins[proved.margins.cpu().numpy() == 0] = 0.0
+    margins = np.where(margins > 0, np.nextafter(margins * ROOM, np.inf), 0.0)
     np.fill_diagonal(margins, 0.0)
     table = {
         "operations": [{"method": layer.method, "value": layer.value} for layer in layers],
@@ -214,7 +223,7 @@ def _certify(
     program = net._proof().program
     label, margin, radius = [], [], []
     for k in range(0, len(x), 1000):
-        part = to_values(x[k : k + 1000]).to(device)
+        part = _values(x[k : k + 1000]).to(device)
         certified = net.certify(part, epsilon, semantics)
         y = program(part).cpu().numpy()
         mine, proved = _leads(part, y, certified.label.cpu().numpy(), margins, errors, semantics)
@@ -253,7 +262,7 @@ def _leads(
     return np.where(own, np.inf, radius).min(1), np.where(own, np.inf, lead).min(1)
 
 
-def to_values(x: Tensor) -> Tensor:
+def _values(x: Tensor) -> Tensor:
     """What the inputs mean: uint8 k is float32(k/255)."""
     return x if x.dtype == torch.float64 else to_unit(x)
 
@@ -278,7 +287,7 @@ def _inputs(
     entry = {
         "format": kind,
         "file": path.name,
-        "sha256": hashlib.sha256(content).hexdigest(),
+        "sha256": checker.sha256(content),
         "count": len(array),
         "dtype": str(array.dtype),
         "meaning": "float32(k/255)" if array.dtype == np.uint8 else "as stored",

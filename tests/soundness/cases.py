@@ -1,0 +1,115 @@
+"""What a case is: a test whose docstring tells its story and that returns two answers, naive and ours.
+
+Both answers, with the numbers in them, stand on docs/soundness.md: a case that passes has also been compared
+with its row there. `python -m tests.soundness.page` writes the page anew.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import gloronet as gn
+
+PAGE = Path(__file__).parent.parent.parent / "docs" / "soundness.md"
+NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
+
+
+class Answers(NamedTuple):
+    naive: str
+    gloronet: str
+
+
+def case(function: Callable[[], Answers]) -> Callable[[], None]:
+    """Makes a test of a case: it runs, and what it answers is what the page says."""
+
+    @functools.wraps(function)
+    def test() -> None:
+        answers = function()
+        assert all(answers)
+        written = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
+        rows = [line for line in written.splitlines() if line.startswith(f"| {title(function)} |")]
+        assert len(rows) == 1, f"docs/soundness.md has no row for it: {again}"
+        wanted = row(function, answers)
+        assert NUMBER.sub("#", rows[0]) == NUMBER.sub("#", wanted), again
+        # Another processor rounds otherwise; what the page says must still be so.
+        for there, here in zip(NUMBER.findall(rows[0]), NUMBER.findall(wanted), strict=True):
+            assert float(there) == pytest.approx(float(here), rel=0.01), again
+
+    again = "write it anew with python -m tests.soundness.page"
+    test.case = function  # type: ignore[attr-defined]
+    return test
+
+
+def title(function: Callable[[], Answers]) -> str:
+    words = function.__name__.removeprefix("test_").replace("_", " ")
+    return words[0].upper() + words[1:]
+
+
+def row(function: Callable[[], Answers], answers: Answers) -> str:
+    story = " ".join((inspect.getdoc(function) or "").split())
+    return f"| {title(function)} | {story} | {answers.naive} | {answers.gloronet} |"
+
+
+def number(value: float | Tensor) -> str:
+    """Four digits: enough to see what is wrong, few enough to be the same on every processor."""
+    return f"{float(value):.4g}"
+
+
+# Networks, built from the numbers that make the trap
+
+
+def linear(weight: object, bias: object = None, dtype: torch.dtype = torch.float64) -> nn.Linear:
+    rows = torch.as_tensor(weight, dtype=dtype)
+    layer = nn.Linear(rows.shape[1], rows.shape[0], bias=bias is not None).to(dtype)
+    with torch.no_grad():
+        layer.weight.copy_(rows)
+        if bias is not None:
+            layer.bias.copy_(torch.as_tensor(bias, dtype=dtype))
+    return layer
+
+
+def conv(kernel: object, dtype: torch.dtype = torch.float64, **settings: object) -> nn.Conv2d:
+    """A convolution without bias by a kernel (h, w), or (c_out, c_in, h, w)."""
+    weight = torch.as_tensor(kernel, dtype=dtype)
+    weight = weight.reshape(1, 1, *weight.shape) if weight.dim() == 2 else weight
+    layer = nn.Conv2d(weight.shape[1], weight.shape[0], tuple(weight.shape[2:]), bias=False, **settings)  # type: ignore[arg-type]
+    with torch.no_grad():
+        layer.to(dtype).weight.copy_(weight)
+    return layer
+
+
+def certified(module: nn.Module, shape: tuple[int, ...], epsilon: float | str = 0.1, **kind: str) -> gn.GloRoNet:
+    return gn.GloRoNet(module, epsilon, shape, **kind).eval()
+
+
+# What is true
+
+
+def disproof(module: nn.Module, x: Tensor, point: Tensor, radius: float) -> str:
+    """The words for a point that disproves a certificate: nearer to x than the radius, and answered otherwise."""
+    pairs = zip(point.flatten().tolist(), x.flatten().tolist(), strict=True)
+    square = sum((Fraction(a) - Fraction(b)) ** 2 for a, b in pairs)
+    assert radius == float("inf") or square < Fraction(radius) ** 2
+    with torch.no_grad():
+        assert int(module(point).argmax(1)) != int(module(x).argmax(1))
+    return f"with another label at {number(float(square) ** 0.5)}"
+
+
+def jacobian(module: nn.Module, x: Tensor) -> Tensor:
+    """The matrix of a module at one input (a batch of one), in float64."""
+    j = torch.autograd.functional.jacobian(module.double(), x.double())
+    return j.reshape(-1, x.numel())
+
+
+def spectral(matrix: Tensor) -> float:
+    return float(torch.linalg.matrix_norm(matrix.double(), 2))
