@@ -16,8 +16,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         arguments = vars(_parser().parse_args(argv))
         run = arguments.pop("run_verb")
-        run(**arguments)
-        return 0
+        return run(**arguments) or 0
     except GloroError as e:
         print(f"gloronet: {_one_line(e)}", file=sys.stderr)
         return 2
@@ -55,6 +54,14 @@ def _attack(run: Path, **options: object) -> None:
 
     verbs.attack(run, **options)  # type: ignore[arg-type]
     _show(run)
+
+
+def _check(**values: object) -> int:
+    from gloronet.proof import checker
+
+    files = [str(values[name]) for name in ("proof", "model", "inputs") if values[name] is not None]
+    trust = ["--trust-user-rules"] if values["trust_user_rules"] else []
+    return checker.main([*files, *trust], "gloronet check")
 
 
 def _lipschitz(run: Path, lower: bool, **options: object) -> None:
@@ -161,7 +168,20 @@ def _parser() -> argparse.ArgumentParser:
     p.add_argument(
         "--per-sample", action="store_true", help="tighter float32 error, for a second forward pass"
     )
+    p.add_argument("--proof", action="store_true", help="write proof.json, for gloronet check")
     _placing(p)
+
+    p = _verb(
+        verbs,
+        "check",
+        _check,
+        "Re-derive every bound and certificate of a proof, trusting none of us.",
+        "gloronet check RUN/proof.json RUN/model.safetensors RUN/inputs.npz",
+    )
+    p.add_argument("proof", type=Path, help="proof.json")
+    p.add_argument("model", type=Path, help="model.safetensors, or the program.safetensors beside the proof")
+    p.add_argument("inputs", type=Path, nargs="?", help="inputs.npz; without it certificates are not checked")
+    p.add_argument("--trust-user-rules", action="store_true", help="accept constants that users vouch for")
 
     p = _verb(
         verbs,

@@ -27,6 +27,7 @@ from gloronet.errors import ConfigError, GloroError
 from gloronet.lower import lower_margins, vra_at
 from gloronet.net import SEMANTICS, GloRoNet
 from gloronet.program.bound import Bound, ChainBound, LayerBound
+from gloronet.proof import write as write_proof
 from gloronet.run import create, load, save
 from gloronet.train import fit, pick_device, progress_on
 
@@ -67,12 +68,14 @@ def certify(
     *,
     epsilon: str | None = None,
     per_sample: bool = False,
+    proof: bool = False,
     root: Path | None = None,
     device: str | None = None,
 ) -> Table:
     """Bounds the net and certifies the test set: bound.json, certificates.csv, gallery.npz, report.html.
 
-    The VRA is counted under each semantics; the certificates written are `"real"`.
+    The VRA is counted under each semantics; the certificates written are `"real"`. With `proof`, they go
+    into `proof.json` too, for `gloronet check`.
     """
     config, net, dataset = _open(run, root, device)
     began = time.perf_counter()
@@ -92,8 +95,10 @@ def certify(
     if gap < 0 and net.norm == "l2":
         raise GloroError(f"Certified balls of different labels overlap by {-gap:g}: please report this as a bug.")
     table.write(run / "certificates.csv")
-    for stale in ("attacks.csv", "attacks_minimal.csv"):
+    for stale in ("attacks.csv", "attacks_minimal.csv", "proof.json"):
         (run / stale).unlink(missing_ok=True)  # they were about another ε or another net
+    if proof:
+        write_proof(net, dataset.test_x, dataset.test_y, run, epsilon or config.epsilon)
     _write_npz(run / "gallery.npz", gallery(table, dataset.test_x))
     if dataset.input_shape == (2,):
         _write_npz(run / "regions.npz", regions(net, dataset.test_x, dataset.test_y))
