@@ -364,6 +364,19 @@ def test_overflow_certifies_nothing():
     assert not GloRoNet(residual, 0.0, (2,)).certify(x).certified.any()
 
 
+def test_flushing_subnormals_to_zero_is_refused():
+    """With it a weight of 1e-310 counts as 0, K becomes 0 and the radius infinite."""
+    net = GloRoNet(network(2, 2, 2), 0.1, (2,))
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this processor cannot flush")
+    try:
+        with pytest.raises(ConfigError, match="set_flush_denormal"):
+            net.certify(torch.rand(1, 2))
+    finally:
+        torch.set_flush_denormal(False)
+    assert net.certify(torch.rand(1, 2)).radius.shape == (1,)
+
+
 def test_an_arithmetic_coarser_than_the_logits_is_noticed():
     """Half the module in float32, the logits in float64: ⊥ must allow for float32."""
 
@@ -466,6 +479,13 @@ def test_training_moves_the_iterates_and_evaluating_does_not():
     assert all(not torch.equal(moved[k], buffers[k]) for k in buffers)
     net.eval()(x), net.lipschitz_estimate(), net.certify(x)
     assert all(torch.equal(v, moved[k]) for k, v in net.named_buffers())
+
+
+def test_a_submodule_left_in_train_mode_does_not_speak_in_eval():
+    net = GloRoNet(nn.Sequential(nn.Linear(5, 8), nn.Dropout(0.5), nn.Linear(8, 3)), 0.0, (5,)).eval()
+    net.module[1].train()
+    check_bottom(net, torch.rand(100, 5))
+    assert net.module[1].training
 
 
 def test_estimates_approach_the_bound_from_below():

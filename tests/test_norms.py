@@ -203,6 +203,33 @@ def test_whatever_s_is_tried_the_answer_holds(rows, size, band, seed):
     assert 1 <= refused <= 5
 
 
+@pytest.mark.parametrize(("rows", "size", "band"), [(1, 6, 0), (5, 3, 1), (6, 2, 3)])
+@pytest.mark.parametrize("seed", range(10))
+def test_a_wrong_factor_pays_for_itself(rows, size, band, seed, monkeypatch):
+    """A Cholesky that always succeeds, with factors that are wrong by far: s + excess still bounds λ_max."""
+    blocks, whole = banded(rows, size, band, seed)
+    top = float(torch.linalg.eigvalsh(whole)[-1])
+    solve, generator = torch.linalg.solve_triangular, torch.Generator().manual_seed(seed)
+
+    def factor(a):
+        good = torch.linalg.cholesky(a + (1.0 + float(a.abs().sum())) * torch.eye(len(a), dtype=a.dtype))
+        return good, torch.tensor(0)
+
+    def noisy(*arguments, **settings):
+        x = solve(*arguments, **settings)
+        return x + torch.randn(x.shape, generator=generator, dtype=x.dtype)
+
+    monkeypatch.setattr(torch.linalg, "cholesky_ex", factor)
+    monkeypatch.setattr(torch.linalg, "solve_triangular", noisy)
+    for s in (0.5 * top, top):
+        excess = _checked_cholesky(blocks, s)
+        assert excess is not None
+        shifted = s * torch.eye(len(whole), dtype=torch.float64) - whole
+        assert excess > 0.1
+        assert s + excess >= top
+        assert float(torch.linalg.eigvalsh(shifted)[0]) >= -excess
+
+
 @pytest.mark.parametrize("lie", [0.5, 0.999, 1.0, 1.05, 100.0, 1e-30])
 def test_a_wrong_guess_of_the_norm_does_no_harm(lie, monkeypatch):
     """The bound of a Lanczos that lies is infinite or still a bound."""

@@ -191,6 +191,13 @@ def test_the_real_thing_runs_alone(tmp_path: Path) -> None:
     assert refused.stdout.startswith("REJECTED: the proof is not valid JSON")
 
 
+def test_a_terminal_without_unicode_gets_the_answer(small: Any) -> None:
+    command = [sys.executable, checker.__file__, small.proof, small.model, small.inputs]
+    done = subprocess.run(command, capture_output=True, env={"PYTHONIOENCODING": "ascii"}, check=False)
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.decode("ascii").count("OK: 40 certificates hold") == 1
+
+
 def by_itself(script: Path, *arguments: Path) -> subprocess.CompletedProcess[str]:
     """`python -I script …` with an import system that has never heard of us."""
     code = (
@@ -303,6 +310,37 @@ def test_equal_rows_give_an_infinite_radius_and_ties_none(tmp_path: Path) -> Non
     proof = written(gn.GloRoNet(layer, "0.1", (2,)).eval(), tmp_path / "tie")
     assert proof.certified == 0
     assert run(proof.proof, proof.model, proof.inputs)[0] == 0
+
+
+@pytest.mark.parametrize("weights", [1e-42, 1e-30, 1e-12, 1.0, 1e12, 1e18])
+@pytest.mark.parametrize("inputs", [1e-30, 1.0, 1e15])
+def test_numbers_at_the_ends_of_float32(weights: float, inputs: float, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    module, size = image(Conv(2, 4, 3), nn.ReLU())
+    with torch.no_grad():
+        module[0][0].weight *= weights
+        module[0][0].bias *= 1e6
+    net = gn.GloRoNet(module, "0", size).eval()
+    gn.save(net, tmp_path)
+    for semantics in ("real", "float32"):
+        proof = write(net, samples(net, 5) * inputs, None, tmp_path, "0", semantics)
+        code, output = run(proof.proof, proof.model, proof.inputs)
+        assert code == 0, output
+
+
+def test_numbers_at_the_ends_of_float64(tmp_path: Path) -> None:
+    for k, (weights, inputs) in enumerate([(1e-200, 1.0), (1e-200, 1e150), (1e200, 1.0), (1e200, 1e150)]):
+        torch.manual_seed(0)
+        module, size = image(Conv(2, 4, 3), nn.ReLU())
+        module = module.double()
+        with torch.no_grad():
+            module[0][0].weight *= weights
+            module[1].weight *= min(weights, 1.0)
+        net = gn.GloRoNet(module, "0", size).eval()
+        proof = write(net, samples(net, 5) * inputs, None, tmp_path, "0")
+        code, output = run(proof.proof, proof.model, proof.inputs)
+        assert code == 0, output
+        assert (proof.certified == 0) == (k == 3)  # there the evaluation overflows: nothing is claimed
 
 
 # Damage is found
@@ -607,10 +645,16 @@ def logits(content: Any, proof: Any) -> np.ndarray:
     return checker.evaluate(checker.read_program(content["program"], tensors), np.load(proof.inputs)["x"])[0]
 
 
-@settings(quick, max_examples=int(os.environ.get("FUZZ", "300")))
+@pytest.fixture(scope="module")
+def all_proofs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return {name: written(make(name), tmp_path_factory.mktemp("net"), 3) for name in NETS}
+
+
+@settings(quick, max_examples=int(os.environ.get("FUZZ", "400")))
 @given(data=st.data())
-def test_strange_content_is_refused_or_still_true(small: Any, tmp_path: Path, data: Any) -> None:
-    truth = json.loads(small.proof.read_text())["content"]
+def test_strange_content_is_refused_or_still_true(all_proofs: Any, tmp_path: Path, data: Any) -> None:
+    proof = all_proofs[data.draw(st.sampled_from(list(NETS)))]
+    truth = json.loads(proof.proof.read_text())["content"]
     content = copy.deepcopy(truth)
     *where, last = data.draw(st.sampled_from(sorted(paths(content), key=str)))
     inner = content
@@ -623,7 +667,7 @@ def test_strange_content_is_refused_or_still_true(small: Any, tmp_path: Path, da
     path = tmp_path / "strange.json"
     path.write_bytes(digested(content))
     began = time.perf_counter()
-    code, output = run(path, small.model, small.inputs)
+    code, output = run(path, proof.model, proof.inputs)
     assert time.perf_counter() - began < 20
     assert "could not be checked" not in output
     if code == 0:
@@ -631,7 +675,7 @@ def test_strange_content_is_refused_or_still_true(small: Any, tmp_path: Path, da
         assert said["label"] == known["label"]
         assert all(a <= b for a, b in zip(said["radius"], known["radius"], strict=True))
         assert Fraction(content["epsilon"]["text"]) <= content["epsilon"]["value"]
-        np.testing.assert_array_equal(logits(content, small), logits(truth, small))
+        np.testing.assert_array_equal(logits(content, proof), logits(truth, proof))
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,8 @@ from torch import Tensor, nn
 from gloronet.config import FORMS, NORMS, parse_epsilon
 from gloronet.errors import ConfigError, GloroError
 from gloronet.margins import bottom_logit, pairwise_margins
-from gloronet.operators.rounding import U32, U64, norms_up
+from gloronet.operators.rounding import U32, U64, norms_up, require_gradual_underflow
+from gloronet.operators.rules import evaluating
 from gloronet.program import Bound, FrozenProgram, Program, bound, estimate, head, trace
 from gloronet.program.bound import steps
 from gloronet.program.error import LARGEST, LogitError, logit_error, require_stated, sample_error
@@ -136,7 +137,7 @@ class GloRoNet(nn.Module):
             y = self.logits(x)
             bottom = bottom_logit(y, self.lipschitz_estimate(), self.epsilon)
             return torch.cat([y, bottom[:, None].to(y.dtype)], 1)
-        with torch.autocast(x.device.type, enabled=False):
+        with torch.autocast(x.device.type, enabled=False), evaluating(self.module):
             y = self.logits(x)
         bottom = self._proved_bottom(x, y)
         unusable = ~torch.isfinite(y).all(1, keepdim=True)
@@ -251,6 +252,7 @@ class GloRoNet(nn.Module):
         return True
 
     def _proof(self, progress: Callable[[str], None] | None = None, known: Bound | None = None) -> _Proof:
+        require_gradual_underflow()
         program = self.program()
         kept, about = self._proved, (self.form, self.norm)
         with self._unrounded(), torch.no_grad():

@@ -35,6 +35,10 @@ console = Console(stderr=True)
 """Progress goes to stderr, results to stdout."""
 
 
+SMALL_STEP = 2e7
+"""Weights times batch below which a second thread costs more, in waiting, than it brings."""
+
+
 def train(
     recipe: str = "digits",
     out: Path | None = None,
@@ -255,6 +259,8 @@ def _train(
     root: Path | None,
     attacked: int,
 ) -> Path:
+    if config.train.batch_size * sum(p.numel() for p in net.parameters()) < SMALL_STEP:
+        torch.set_num_threads(1)
     history = fit(
         net, dataset, config.train, out=run, resume=resuming, device=device, progress=progress_on(console)
     )

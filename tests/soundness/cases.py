@@ -21,6 +21,7 @@ from torch import Tensor, nn
 import gloronet as gn
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "soundness.md"
+AGAIN = "docs/soundness.md says otherwise; write it anew with python -m tests.soundness.page"
 NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 
 
@@ -29,35 +30,38 @@ class Answers(NamedTuple):
     gloronet: str
 
 
-def case(function: Callable[[], Answers]) -> Callable[[], None]:
+class Case(NamedTuple):
+    """One row of the page."""
+
+    name: str
+    run: Callable[[], Answers]
+
+    def row(self) -> str:
+        """Runs the case; its story is its docstring."""
+        story = " ".join((inspect.getdoc(self.run) or "").split())
+        return f"| {self.name} | {story} | {' | '.join(self.run())} |"
+
+
+def case(name: str) -> Callable[[Callable[[], Answers]], Callable[[], None]]:
     """Makes a test of a case: it runs, and what it answers is what the page says."""
 
-    @functools.wraps(function)
-    def test() -> None:
-        answers = function()
-        assert all(answers)
-        written = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
-        rows = [line for line in written.splitlines() if line.startswith(f"| {title(function)} |")]
-        assert len(rows) == 1, f"docs/soundness.md has no row for it: {again}"
-        wanted = row(function, answers)
-        assert NUMBER.sub("#", rows[0]) == NUMBER.sub("#", wanted), again
-        # Another processor rounds otherwise; what the page says must still be so.
-        for there, here in zip(NUMBER.findall(rows[0]), NUMBER.findall(wanted), strict=True):
-            assert float(there) == pytest.approx(float(here), rel=0.01), again
+    def make(run: Callable[[], Answers]) -> Callable[[], None]:
+        mine = Case(name, run)
 
-    again = "write it anew with python -m tests.soundness.page"
-    test.case = function  # type: ignore[attr-defined]
-    return test
+        @functools.wraps(run)
+        def test() -> None:
+            here = mine.row()
+            rows = PAGE.read_text(encoding="utf-8").splitlines()
+            (there,) = [line for line in rows if line.startswith(f"| {name} |")] or [AGAIN]
+            assert NUMBER.sub("#", here) == NUMBER.sub("#", there), AGAIN
+            # Another processor rounds otherwise; what the page says must still be so.
+            for a, b in zip(NUMBER.findall(here), NUMBER.findall(there), strict=True):
+                assert float(a) == pytest.approx(float(b), rel=0.01), AGAIN
 
+        test.case = mine  # type: ignore[attr-defined]
+        return test
 
-def title(function: Callable[[], Answers]) -> str:
-    words = function.__name__.removeprefix("test_").replace("_", " ")
-    return words[0].upper() + words[1:]
-
-
-def row(function: Callable[[], Answers], answers: Answers) -> str:
-    story = " ".join((inspect.getdoc(function) or "").split())
-    return f"| {title(function)} | {story} | {answers.naive} | {answers.gloronet} |"
+    return make
 
 
 def number(value: float | Tensor) -> str:

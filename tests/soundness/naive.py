@@ -117,6 +117,13 @@ def radius(y: Tensor, constants: Tensor) -> float:
     return min(float((y[j] - y[i]) / constants[j, i]) for i in others)
 
 
+def radius_without_constant_pairs(y: Tensor, constants: Tensor) -> float:
+    """The same, but two logits with K_ij = 0 cannot move apart, so they need no check."""
+    j = int(y.argmax())
+    pairs = [i for i in range(len(y)) if i != j and constants[j, i] > 0]
+    return min((float((y[j] - y[i]) / constants[j, i]) for i in pairs), default=math.inf)
+
+
 def radius_masked_by_value(y: Tensor, k: float) -> float:
     """The runner-up is the largest value that is not the largest value."""
     rest = y.masked_fill(y == y.max(), -math.inf)

@@ -21,7 +21,7 @@ def claimed_radius(module: nn.Module, k: float) -> float:
     return naive.radius(module(X).detach()[0], torch.full((2, 2), k * 2**0.5))
 
 
-@case
+@case("A bound kept over load_state_dict")
 def test_a_bound_kept_over_load_state_dict() -> Answers:
     """The bound is expensive, so it is computed once and kept. Then better weights are loaded, and the old bound
     certifies the new network."""
@@ -41,7 +41,7 @@ def test_a_bound_kept_over_load_state_dict() -> Answers:
     )
 
 
-@case
+@case("A bound kept over p.data")
 def test_a_bound_kept_over_an_edit_of_data() -> Answers:
     """So the cache is keyed by the tensors' version counters, which every in-place operation advances. Writing through
     `p.data` does not, and that is how weights are clipped, averaged and quantised."""
@@ -57,7 +57,7 @@ def test_a_bound_kept_over_an_edit_of_data() -> Answers:
     return Answers(f"K = {number(kept())}, radius {number(claimed)}, {broken}", f"K = {number(ours)}")
 
 
-@case
+@case("A bound kept over an attribute")
 def test_a_bound_kept_over_an_attribute() -> Answers:
     """So the cache is keyed by a hash of all tensors. BatchNorm's eps, a slope, a hook or a replaced submodule is no
     tensor, and each of them changes the function."""
@@ -66,8 +66,7 @@ def test_a_bound_kept_over_an_attribute() -> Answers:
     module = nn.Sequential(linear(torch.eye(2)), norm, nn.ReLU(), linear(torch.eye(2))).eval()
     net = certified(module, (2,))
     before = net.bound()
-    key = lambda: [p.tolist() for p in module.state_dict().values()]  # noqa: E731
-    kept = naive.Cached(lambda: 1.0 / norm.eps**0.5, key)
+    kept = naive.Cached(lambda: 1.0 / norm.eps**0.5, key=lambda: [t.tolist() for t in module.state_dict().values()])
     assert kept() == 1.0
     norm.eps = 1e-4
     claimed, ours = claimed_radius(module, kept()), net.bound()
@@ -85,7 +84,7 @@ def test_a_bound_kept_over_an_attribute() -> Answers:
     )
 
 
-@case
+@case("Weights rounded to text")
 def test_weights_rounded_to_text() -> Answers:
     """The weights travel through a text file with six decimals, and the bound is computed there. What is deployed are
     the weights, not their text: small ones were rounded away."""
@@ -107,7 +106,7 @@ def test_weights_rounded_to_text() -> Answers:
     )
 
 
-@case
+@case("Statistics of the batch")
 def test_statistics_of_the_batch() -> Answers:
     """BatchNorm left in training mode standardises by the batch at hand, so the label of an image depends on who sits
     beside it. Its radius "alone" is no promise about the next batch."""
@@ -131,7 +130,7 @@ def test_statistics_of_the_batch() -> Answers:
     )
 
 
-@case
+@case("Batches of another size")
 def test_batches_of_another_size() -> Answers:
     """A matrix product sums in another order for a batch of 1 than for a batch of 64: the same image gets other
     logits, in the last digits. Near a boundary that is another radius, or another label, from one run to the next."""

@@ -25,7 +25,7 @@ def outer(row: list[float]) -> torch.Tensor:
     return torch.outer(torch.tensor(row), torch.tensor(row))
 
 
-@case
+@case("Circular norm for zero padding, at odd sizes")
 def test_circular_norm_for_zero_padding_at_odd_sizes() -> Answers:
     """The FFT gives the exact norm of a circular convolution, and zero padding is "nearly the same". At odd sizes the
     Fourier grid misses the checkerboard, where this sharpening kernel is strongest; the padded image does not."""
@@ -40,7 +40,7 @@ def test_circular_norm_for_zero_padding_at_odd_sizes() -> Answers:
     )
 
 
-@case
+@case("Kernels composed across zero padding")
 def test_kernels_composed_across_zero_padding() -> Answers:
     """Two convolutions in a row are one, with the composed kernel: true on the circle and on an infinite plane. With
     zero padding between them the border is cut off twice, and terms that cancelled no longer do."""
@@ -53,7 +53,7 @@ def test_kernels_composed_across_zero_padding() -> Answers:
     return Answers(f"K = {number(wrong)}", f"K = {number(ours)}, as the SVD")
 
 
-@case
+@case("Odd strides")
 def test_a_stride_that_does_not_divide() -> Answers:
     """The adjoint of a strided convolution is `conv_transpose2d`, whose output may be a row short: torch cannot know
     how many pixels there were. Power iteration then runs on a smaller image and forgets the last row."""
@@ -64,7 +64,7 @@ def test_a_stride_that_does_not_divide() -> Answers:
     return Answers(f"K = {number(wrong)} for stride 3 on 7×7 pixels", f"K = {number(ours)}, as the SVD")
 
 
-@case
+@case("Asymmetric SAME padding")
 def test_asymmetric_same_padding() -> Answers:
     """TensorFlow's SAME pads one more at the end than at the start where the sum is odd: (1, 2) here. Taken for 1 on
     either side, the last window is lost, and with it the pixels only it reads."""
@@ -75,7 +75,7 @@ def test_asymmetric_same_padding() -> Answers:
     return Answers(f"K = {number(wrong)} for c(1,4,2) on 3×3 pixels", f"K = {number(ours)}, as the SVD")
 
 
-@case
+@case("Overlapping max pooling")
 def test_overlapping_max_pooling() -> Answers:
     """"A maximum is 1-Lipschitz", entry by entry. A pixel that lies in nine windows moves nine outputs, and in ℓ2
     that is a factor of 3."""
@@ -96,7 +96,7 @@ def test_overlapping_max_pooling() -> Answers:
     )
 
 
-@case
+@case("Overlapping average pooling")
 def test_overlapping_average_pooling() -> Answers:
     """Averaging k×k pixels shrinks differences by k, where windows do not overlap. With stride 1 it hardly shrinks
     a smooth image at all."""

@@ -47,7 +47,7 @@ def proved(module: nn.Module, truth: float, k: float, x: Tensor = X) -> str:
     return f"K = {number(ours)}, radius {number(radius)}"
 
 
-@case
+@case("Hooks")
 def test_hooks() -> Answers:
     """A forward hook is part of the function; preprocessing is often put into one. `torch.fx.symbolic_trace` calls the
     network's `forward` past it, and a list of layers knows nothing of hooks at all."""
@@ -61,7 +61,7 @@ def test_hooks() -> Answers:
     return Answers(f"K = {number(wrong)}, radius {number(claimed)}, {broken}", proved(module, 0.8 / 2**0.5, 3.0))
 
 
-@case
+@case("Subclasses and patched methods")
 def test_subclasses_and_patched_methods() -> Answers:
     """`isinstance(layer, nn.Linear)` is true for a subclass that computes something else, and for a layer whose
     `forward` was replaced. The class name is not the function."""
@@ -84,7 +84,7 @@ def test_subclasses_and_patched_methods() -> Answers:
     return Answers(f"K = 1, radius {number(claimed)}, {broken}", words[0])
 
 
-@case
+@case("A layer used twice")
 def test_a_layer_used_twice() -> Answers:
     """`for m in model.modules()` lists a shared layer once, however often it is called. Weight sharing makes the
     constant of a loop that of its body."""
@@ -97,7 +97,7 @@ def test_a_layer_used_twice() -> Answers:
     return Answers(f"K = {number(wrong)}, radius {number(claimed)}, {broken}", proved(module, 0.8 / 2**0.5, 9.0))
 
 
-@case
+@case("An unknown layer")
 def test_an_unknown_layer() -> Answers:
     """"Unknown layer, assuming 1", says a warning that nobody reads. Squares have no Lipschitz constant at all; GELU,
     SiLU and Mish, the usual unknowns, have one above 1."""
@@ -117,7 +117,7 @@ def test_an_unknown_layer() -> Answers:
     return Answers(f"K = 1, radius {number(claimed)}, {broken}", f"refused: “{refusal.value}”")
 
 
-@case
+@case("GELU counted as 1")
 def test_gelu_counted_as_one() -> Answers:
     """GELU looks like ReLU and is drawn below it, but it dips before it rises: its slope at √2 is 1.129. Ten of them
     in a row are worth a factor of 3.4."""
@@ -133,7 +133,7 @@ def test_gelu_counted_as_one() -> Answers:
     )
 
 
-@case
+@case("Branches that meet")
 def test_branches_that_meet() -> Answers:
     """Branches from the same input, added or put side by side: a certifier that takes the larger constant forgets
     that both move at once. Sums add constants, concatenation their squares."""
@@ -166,7 +166,7 @@ def test_branches_that_meet() -> Answers:
     )
 
 
-@case
+@case("The margin over one row")
 def test_the_margin_over_one_row() -> Answers:
     """"The logit moves by at most ε·K, and the margin is m, so the radius is m/K." The other logit moves, too, and
     may move the other way."""
@@ -182,7 +182,7 @@ def spectral_of_row(layer: nn.Linear) -> float:
     return float(layer.weight.detach()[0].norm())
 
 
-@case
+@case("ℓ2 constants for ℓ∞")
 def test_l2_constants_for_linf() -> Answers:
     """An ℓ2 constant says nothing about ℓ∞: moving all n pixels by r moves the input by √n·r in ℓ2. The dual norm of
     a row is ℓ1, not ℓ2."""
@@ -201,7 +201,7 @@ def test_l2_constants_for_linf() -> Answers:
     )
 
 
-@case
+@case("Standardisation outside the network")
 def test_standardisation_outside_the_network() -> Answers:
     """Inputs are divided by their standard deviation in the data loader, and the radius that comes out is in those
     units. In pixels it is smaller by that factor."""
@@ -213,7 +213,7 @@ def test_standardisation_outside_the_network() -> Answers:
     return Answers(f"radius {number(claimed)}, {broken}", proved(module, 0.8 / 2**0.5, 1 / std) + ", in raw units")
 
 
-@case
+@case("BatchNorm counted as 1")
 def test_batchnorm_counted_as_one() -> Answers:
     """"It normalises, so it is 1-Lipschitz." In eval mode BatchNorm multiplies by γ/√(var + eps), and the variance of
     a quiet channel is small."""
@@ -223,7 +223,7 @@ def test_batchnorm_counted_as_one() -> Answers:
     return Answers(f"K = 1, radius {number(claimed)}, {broken}", proved(module, 0.8 / 2**0.5, 1 / 0.0004**0.5))
 
 
-@case
+@case("BatchNorm with a negative gain")
 def test_batchnorm_with_a_negative_gain() -> Answers:
     """γ may be negative, and training makes it so. The largest gain is then not the largest size of a gain."""
     module, norm = with_batchnorm(variance=1.0 - 1e-5, gain=-5.0)
@@ -243,7 +243,7 @@ def test_batchnorm_with_a_negative_gain() -> Answers:
     )
 
 
-@case
+@case("BatchNorm without its eps")
 def test_batchnorm_without_its_eps() -> Answers:
     """Folded as γ/√var, without eps, a channel that was constant in training has an infinite gain, and one with a
     variance of 1e-10 a gain of 1e5: another function than the one that runs."""

@@ -14,7 +14,7 @@ from gloronet.operators import Conv2d, Dense
 from gloronet.operators.norms import dense_bound
 
 
-@case
+@case("All-ones start on an antisymmetric kernel")
 def test_all_ones_start_on_an_antisymmetric_kernel() -> Answers:
     """Power iteration "from ones, for reproducibility". An edge detector maps a constant image to zero, so the
     iteration ends where it began: K = 0, and every radius is infinite."""
@@ -27,7 +27,7 @@ def test_all_ones_start_on_an_antisymmetric_kernel() -> Answers:
     return Answers(f"K = {number(wrong)}; the SVD says {number(truth)}", f"K = {number(ours)}")
 
 
-@case
+@case("A start in the wrong half")
 def test_a_start_in_the_wrong_half() -> Answers:
     """Zero padding wakes that iteration up, but a symmetric kernel keeps a symmetric start symmetric, and the largest
     singular vector here is antisymmetric. Only rounding errors could ever find it."""
@@ -39,7 +39,7 @@ def test_a_start_in_the_wrong_half() -> Answers:
     return Answers(f"K = {number(wrong)}; the SVD says {number(truth)}", f"K = {number(ours)}")
 
 
-@case
+@case("Clustered spectrum")
 def test_clustered_spectrum() -> Answers:
     """Power iteration separates two singular values at the speed of their ratio, and training draws them together.
     Five iterations a step, or fifty at the end, stop well below the norm."""
@@ -60,7 +60,7 @@ def test_clustered_spectrum() -> Answers:
     )
 
 
-@case
+@case("Identity plus convolution")
 def test_identity_plus_convolution() -> Answers:
     """A residual block x + W∗x is sharpest for the checkerboard. On the circle the constant image is an
     eigenvector too, so power iteration that starts there is content with 1."""
@@ -75,7 +75,7 @@ def test_identity_plus_convolution() -> Answers:
     return Answers(f"K = {number(wrong)}; the SVD says {number(truth)}", f"K = {number(ours)}, as one operator")
 
 
-@case
+@case("Residual as 1 + ‖W‖")
 def test_residual_as_one_plus_the_norm() -> Answers:
     """x + Wx bounded by 1 + ‖W‖ is true, but forgets that W may point the other way: a block that halves its input
     is charged for stretching it. I + W is one matrix, with one norm."""
@@ -87,7 +87,7 @@ def test_residual_as_one_plus_the_norm() -> Answers:
     return Answers(f"K = {number(wrong)}: true, three times too large", f"K = {number(ours)}")
 
 
-@case
+@case("Residual frozen at initialisation")
 def test_residual_frozen_at_initialisation() -> Answers:
     """Branches start at zero, so the block's constant is 1 when it is built. A certifier that took it
     down then still says 1 after training."""
@@ -111,7 +111,7 @@ def test_residual_frozen_at_initialisation() -> Answers:
     )
 
 
-@case
+@case("Float32 SVD and Gram iteration")
 def test_float32_svd_and_gram_iteration() -> Answers:
     """An SVD is exact and Gram iteration an upper bound, on paper. In float32 both are rounded, and the result is
     below the exact norm about as often as above it. Decided here in rational arithmetic, for 100 matrices."""
@@ -129,7 +129,7 @@ def test_float32_svd_and_gram_iteration() -> Answers:
     return Answers(f"too low for about half of them: {' and '.join(low)}", "a bound for each, at most 1e-06 above")
 
 
-@case
+@case("Spectral norm of a convolution")
 def test_spectral_norm_of_a_convolution() -> Answers:
     """`torch.nn.utils.parametrizations.spectral_norm` divides a kernel by its norm as a matrix c_out × c_in·k·k.
     Overlapping windows read each pixel again and again: the convolution is not 1-Lipschitz at all."""
@@ -143,7 +143,7 @@ def test_spectral_norm_of_a_convolution() -> Answers:
     return Answers(f"K = {number(wrong)}; the SVD says {number(truth)}", f"K = {number(ours)}: the weight it made")
 
 
-@case
+@case("Slopes sampled at the data")
 def test_slopes_sampled_at_the_data() -> Answers:
     """The steepest gradient at ten thousand data points is no Lipschitz constant: between two points the network
     can do what it likes. Here a spike of width 0.002 stands where no point is."""

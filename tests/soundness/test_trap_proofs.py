@@ -22,7 +22,7 @@ import gloronet as gn
 from gloronet.proof import checker, write
 
 
-@case
+@case("Forged proofs")
 def test_forged_proofs() -> Answers:
     """A proof with a digest over its content cannot be changed unnoticed, unless one also recomputes the digest. A
     checker must redo the mathematics: a bound that is too small by 1e-6, a wrong label, verdict, ε or radius."""
@@ -40,7 +40,7 @@ def test_forged_proofs() -> Answers:
     return Answers(f"{fooled} of {len(forged)} forgeries accepted", "all rejected, each with its reason")
 
 
-@case
+@case("Flipped bits")
 def test_flipped_bits() -> Answers:
     """A bit that flipped on a disk, in the proof, the weights or the inputs. Most flips in a number leave a number, and
     whoever reads the files without hashing them certifies another network."""

@@ -15,7 +15,7 @@ from torch import nn
 from gloronet.config import parse_epsilon
 
 
-@case
+@case("ε = 0")
 def test_epsilon_zero() -> Answers:
     """At ε = 0 every test "margin ≥ ε·K" is true, ties included. Certified should mean that something around
     the point is safe, however little."""
@@ -31,7 +31,7 @@ def test_epsilon_zero() -> Answers:
     )
 
 
-@case
+@case("Decimal ε rounded down")
 def test_decimal_epsilon_rounded_down() -> Answers:
     """The nearest float64 to 0.3 is smaller than 0.3. A point whose label changes between the two is certified
     "at 0.3" by every program that reads ε with `float`."""
@@ -51,7 +51,7 @@ def test_decimal_epsilon_rounded_down() -> Answers:
     )
 
 
-@case
+@case("ε with three digits")
 def test_epsilon_written_with_three_digits() -> Answers:
     """Papers write 0.141 for 36/255 = 0.14117…, and their code reads the paper. A table "at 36/255" then
     counts points that are only safe up to 0.141."""
@@ -63,7 +63,7 @@ def test_epsilon_written_with_three_digits() -> Answers:
     return Answers(f"certified, {broken}", 'ε = "36/255" is a fraction: ⊥')
 
 
-@case
+@case("Adjacent weights")
 def test_adjacent_weights() -> Answers:
     """Two rows that differ in the last bit of one weight: K₀₁ is 2⁻²³, so tiny margins make large radii, truly.
     But the float32 sum cannot hold that last bit, and the network as it runs answers otherwise inside the radius."""
@@ -83,7 +83,7 @@ def test_adjacent_weights() -> Answers:
     )
 
 
-@case
+@case("Biases of 1e6")
 def test_a_bias_of_a_million() -> Answers:
     """The bias sits inside the accumulation: near 1e6 float32 numbers are 1/16 apart, and the margin is read off that
     grid. Here it comes out half as large again as it is."""
@@ -105,7 +105,7 @@ def test_a_bias_of_a_million() -> Answers:
     )
 
 
-@case
+@case("Logits under autocast")
 def test_logits_under_autocast() -> Answers:
     """Certifying "in mixed precision, for speed": bf16 has eight bits, so logits of 100 come in steps of 0.5 and
     a margin of 0.3 becomes one of 0.5, or none."""
@@ -122,7 +122,7 @@ def test_logits_under_autocast() -> Answers:
     )
 
 
-@case
+@case("Rounding search on linear models")
 def test_rounding_search_on_linear_models() -> Answers:
     """For a linear model the radius is a formula, and nobody expects it to be wrong. Rational arithmetic finds points
     that are nearer than the radius, exactly, and have another label, exactly: of 100 random models, in

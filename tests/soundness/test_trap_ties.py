@@ -11,7 +11,7 @@ from tests.soundness.cases import Answers, case, certified, disproof, linear, nu
 from torch import nn
 
 
-@case
+@case("Two-way tie")
 def test_two_way_tie() -> Answers:
     """To find the runner-up, mask the maximum: `y[y == y.max()] = -inf`. With a tie that masks both, and the
     margin is measured to the third class."""
@@ -28,7 +28,7 @@ def test_two_way_tie() -> Answers:
     return Answers(f"radius {number(claimed)}, {broken}", f"radius {number(c.radius)}, ⊥")
 
 
-@case
+@case("All-way tie")
 def test_all_way_tie() -> Answers:
     """The same code on a network that answers every class alike, such as one whose ReLUs are all dead: no class is
     left over, the runner-up is −∞, and the most undecided network there is gets an infinite radius."""
@@ -43,27 +43,26 @@ def test_all_way_tie() -> Answers:
     return Answers(f"radius {number(claimed)}, {broken}", f"radius {number(c.radius)}, ⊥")
 
 
-@case
+@case("Equal rows, equal biases")
 def test_equal_rows_and_equal_biases() -> Answers:
     """Two classes with the same row and the same bias have K₀₁ = 0, and "two logits that cannot move apart need no
     check". But they are tied, and which one is answered is for the library to choose."""
     module = linear([[1.0, 2.0], [1.0, 2.0]], [0.5, 0.5])
     x = torch.tensor([[0.3, 0.4]]).double()
     y = module(x).detach()[0]
-    constants = naive.gram_distances(module.weight.detach())
-    claimed = min((float((y[0] - y[1]) / constants[0, 1]) if constants[0, 1] else math.inf), math.inf)
+    claimed = naive.radius_without_constant_pairs(y, naive.gram_distances(module.weight.detach()))
     assert math.isinf(claimed)
-    assert int(y.argmax()) != 1 - int(y.flip(0).argmax())  # listed the other way round: the other class
+    other = 1 - int(y.flip(0).argmax())  # listed the other way round: the other class
+    assert other != int(y.argmax())
     c = certified(module, (2,), 0.0).certify(x)
     assert float(c.radius) == 0.0
     return Answers(
-        f"class {int(y.argmax())}, radius {number(claimed)}; class {1 - int(y.flip(0).argmax())} when the same "
-        "two are listed the other way round",
+        f"class {int(y.argmax())}, radius {number(claimed)}; class {other} when the two are listed the other way round",
         f"radius {number(c.radius)}, ⊥",
     )
 
 
-@case
+@case("Equal rows, unequal biases")
 def test_equal_rows_and_unequal_biases() -> Answers:
     """The same rows, and a bias that decides: the answer is certain for all x. In float32 the logits of a large input
     swallow the bias, see a tie and take the first class, which is never right."""
@@ -83,27 +82,27 @@ def test_equal_rows_and_unequal_biases() -> Answers:
     )
 
 
-@case
+@case("Almost equal rows")
 def test_almost_equal_rows() -> Answers:
     """‖w_j − w_i‖² = ‖w_j‖² + ‖w_i‖² − 2w_j·w_i costs one matrix product. Where the rows are close all digits cancel:
     the distance is 0, and the margin needs no check any more."""
     rows = [[1.0, 3.0], [1.0, 3.0 + 2.0**-12]]
     module = linear(rows, [2.0**-13, 0.0], torch.float32)
-    wrong = float(naive.gram_distances(module.weight.detach())[0, 1])
+    distances = naive.gram_distances(module.weight.detach())
     x, point = torch.tensor([[1.0, 0.25]]), torch.tensor([[1.0, 0.75]])
-    assert wrong == 0.0
-    broken = disproof(module.double(), x.double(), point.double(), math.inf)
+    claimed = naive.radius_without_constant_pairs(module(x).detach()[0], distances)
+    broken = disproof(module.double(), x.double(), point.double(), claimed)
     net = certified(module, (2,))
     ours, c = float(net.bound().margins[0, 1]), net.certify(x)
     assert 2.0**-12 <= ours <= 2.0**-12 * (1 + 1e-6)
     assert 0.25 * (1 - 1e-6) <= float(c.radius) <= 0.25
     return Answers(
-        f"K₀₁ = {number(wrong)}, radius inf, {broken}",
+        f"K₀₁ = {number(distances[0, 1])}, radius {number(claimed)}, {broken}",
         f"K₀₁ = {number(ours)}, radius {number(c.radius)}",
     )
 
 
-@case
+@case("NaN and infinity")
 def test_what_is_not_a_number() -> Answers:
     """NaN compares false with everything, so "certified unless the margin is below ε·K" certifies it. One bad
     weight, one bad bias, one bad pixel is enough; infinity minus infinity is one, too."""
@@ -130,7 +129,7 @@ def test_what_is_not_a_number() -> Answers:
     return Answers(f"certified in {fooled} of {len(kinds)} ways to spoil a network", "⊥ in all of them")
 
 
-@case
+@case("An infinite logit")
 def test_an_infinite_logit() -> Answers:
     """A hidden unit of the float32 network overflows, and its class leads by infinity: no ε·K is larger, so the radius
     is infinite. Exactly, the other class leads."""

@@ -11,12 +11,22 @@ import math
 import torch
 from torch import Tensor
 
+from gloronet.errors import ConfigError
+
 U64 = 2.0**-53
 U32 = 2.0**-24
 TINY = 2.0**-1074
 """The smallest positive float64: what one underflow can cost."""
 SMALLEST_NORMAL = 2.0**-1022
 """From here on multiplying by a power of two is exact."""
+
+
+def require_gradual_underflow() -> None:
+    """Refuses a processor that was told to take subnormal numbers for zero: a constant could become 0."""
+    if TINY == 0.0:
+        raise ConfigError(
+            "Nothing is proved while subnormal numbers count as zero: torch.set_flush_denormal(False)."
+        )
 
 
 def gamma(n: int, unit: float = U64) -> float:

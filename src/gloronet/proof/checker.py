@@ -89,6 +89,8 @@ MOST_ENTRIES = 2**27
 """Of any array (1 GiB): beyond it nothing is checked, so nothing is accepted."""
 MOST_WORK = 1e13
 """Floating-point operations one claim may cost: minutes."""
+SAFE = 1.0 + 2.0**-45
+"""More than a handful of roundings."""
 CHUNK = 2**23
 """Entries of the largest temporary of a batch."""
 
@@ -117,6 +119,8 @@ def main(argv: Sequence[str] | None = None, prog: str = "checker.py") -> int:
         given = parser.parse_args(argv)
     except SystemExit as stop:
         return int(stop.code or 0)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal that cannot write ≤ still gets the answer
     try:
         with np.errstate(all="ignore"):
             check(given.proof, given.model, given.inputs, given.trust_user_rules, print)
@@ -152,7 +156,7 @@ def check(proof: Path, model: Path, inputs: Path | None, trust_user_rules: bool,
         errors = check_errors(program, claims, settings, content["error"])
         if inputs is not None:
             x = read_inputs(read_file(inputs), content["inputs"], program.input_shape)
-            check_certificates(program, claims, settings, errors, certificates, x)
+            check_certificates(program, claims, errors, certificates, x)
     n, sure = len(certificates.label), int(certificates.certified.sum())
     about = f"{sure} of them certified at ε = {settings.epsilon_text} ({settings.norm}, {settings.semantics})"
     if content["inputs"]["labels"] is not None:
@@ -1379,6 +1383,10 @@ class LogitError(NamedTuple):
     slope: Array
     peak: Affine
 
+    def rows(self, label: Array, t: Array) -> Array:
+        """δ of each sample's label against each class, rounded up."""
+        return (self.constant[label] + self.slope[label] * t[:, None]) * SAFE
+
 
 def logit_error(program: Program, claims: Claims, norm: str, u: Fraction) -> LogitError:
     """δ for an evaluation of the Program with unit roundoff u, each sum in any order."""
@@ -1407,19 +1415,18 @@ def logit_error(program: Program, claims: Claims, norm: str, u: Fraction) -> Log
     return LogitError(constant, slope, Affine(max(a.constant for a in peaks), max(a.slope for a in peaks)))
 
 
-def check_errors(
-    program: Program, claims: Claims, settings: Settings, entry: Any
-) -> dict[Fraction, LogitError]:
+def check_errors(program: Program, claims: Claims, settings: Settings, entry: Any) -> dict[str, LogitError]:
     """Recomputes δ for each arithmetic the proof speaks about; the stated ones must not be smaller."""
     units = {"float64": U64} | ({"float32": U32} if settings.semantics == "float32" else {})
     record(entry, "error", " ".join(units))
     found = {}
     for name, u in units.items():
+        found[name] = logit_error(program, claims, settings.norm, u)
         record(entry[name], f"error.{name}", "constant slope")
-        found[u] = logit_error(program, claims, settings.norm, u)
-        for part, ours in zip(("constant", "slope"), found[u][:2], strict=True):
-            claimed = matrix(entry[name][part], f"error.{name}.{part}", program.classes)
-            need((claimed >= ours).all(), f"error.{name}.{part} is too small")
+        parts = [matrix(entry[name][k], f"error.{name}.{k}", program.classes) for k in ("constant", "slope")]
+        for claimed, ours in zip(parts, found[name], strict=False):
+            need((claimed >= ours).all(), f"error.{name} is too small")
+        found[f"stated {name}"] = LogitError(parts[0], parts[1], found[name].peak)
     return found
 
 
@@ -1489,12 +1496,7 @@ def read_certificates(content: dict[str, Any], program: Program, settings: Setti
 
 
 def check_certificates(
-    program: Program,
-    claims: Claims,
-    settings: Settings,
-    errors: dict[Fraction, LogitError],
-    certificates: Certificates,
-    x: Array,
+    program: Program, claims: Claims, errors: dict[str, LogitError], certificates: Certificates, x: Array
 ) -> None:
     """Evaluates every input and compares label, margin and radius with what that proves."""
     work = len(x) * sum(op.work() for op in program.operations)
@@ -1506,41 +1508,38 @@ def check_certificates(
 
 
 def _check_batch(
-    program: Program,
-    margins: Array,
-    errors: dict[Fraction, LogitError],
-    claimed: Certificates,
-    x: Array,
-    begin: int,
+    program: Program, margins: Array, errors: dict[str, LogitError], part: Certificates, x: Array, begin: int
 ) -> None:
-    label, margin, radius, _ = claimed
+    label, margin, radius, _ = part
     y, sound = evaluate(program, x)
-    others = np.arange(program.classes) != label[:, None]
-    safe = 1.0 + 2.0**-45  # more than the few roundings of each line below
-    flat = x.reshape(len(x), -1)
-    length = np.sqrt((flat * flat).sum(axis=1)) * (safe + flat.shape[1] * 2.0**-51) + 2.0**-500
-
-    def delta(u: Fraction) -> Array:
-        return (errors[u].constant[label] + errors[u].slope[label] * length[:, None]) * safe
+    own = np.arange(program.classes) == label[:, None]
+    length = np.array([float(n) for n in norms(x.reshape(len(x), -1))])
 
     def less(a: Array, b: Array) -> Array:
         """a − b for b ≥ 0, rounded down."""
         return a - b - (np.abs(a) + b) * 2.0**-50
 
-    lead = np.take_along_axis(y, label[:, None], 1) - y
-    proved, cost, doubt = less(lead, delta(U64)), margins[label], delta(U64)
-    room = proved
-    if U32 in errors:
-        room, doubt = less(proved, delta(U32)), doubt + delta(U32)
-        cost = (cost + errors[U32].slope[label]) * safe
-        farthest, peak = exact((np.where(radius > 0, radius + length, 0.0) * safe).max()), errors[U32].peak
-        need(peak.constant + peak.slope * farthest < 2**127, "float32 might overflow within a claimed radius")
-    needed = np.where(cost == 0, 0.0, radius[:, None] * cost * safe)
-    _hold(sound | (margin == -np.inf), "its evaluation overflows, yet it claims a margin", begin)
-    may_lead = (~others | (lead + np.abs(lead) * 2.0**-50 + doubt * safe >= 0)).all(axis=1)
+    lead, delta = np.take_along_axis(y, label[:, None], 1) - y, errors["float64"].rows(label, length)
+    room = proved = less(lead, delta)
+    cost = margins[label]
+    if "float32" in errors:
+        theirs = errors["float32"]
+        room, cost = less(proved, theirs.rows(label, length)), (cost + theirs.slope[label]) * SAFE
+        delta = (delta + theirs.rows(label, length)) * SAFE
+        farthest = exact((np.where(radius > 0, radius + length, 0.0) * SAFE).max())
+        fits = theirs.peak.constant + theirs.peak.slope * farthest < 2**127
+        need(fits, "float32 might overflow within a claimed radius")
+    needed = np.where(cost == 0, 0.0, radius[:, None] * cost * SAFE)
+    reached = (own | ((room > 0) & (needed <= room))).all(axis=1)
+    may_lead = (own | (lead + np.abs(lead) * 2.0**-50 >= -delta)).all(axis=1)
+    stated = errors["stated float64"].rows(label, length).max(axis=1)
+    low = np.where(own, np.inf, lead).min(axis=1) - 8 * stated - np.abs(lead).max(axis=1) * 2.0**-40
+    claims = margin > -np.inf
+    _hold(sound | ~claims, "its evaluation overflows, yet it claims a margin", begin)
     _hold(~sound | may_lead, "another class leads its label", begin)
-    _hold(~sound | (~others | (margin[:, None] <= proved)).all(axis=1), "its margin is not proved", begin)
-    reached = (~others | ((room > 0) & (needed <= room))).all(axis=1)
+    _hold(~claims | (own | (margin[:, None] <= proved)).all(axis=1), "its margin is not proved", begin)
+    # Not needed for the claim, but a margin that is not this Program's shows that something was changed.
+    _hold(~claims | (margin >= low), "its margin is far below what this Program has", begin)
     _hold((radius == 0) | (sound & reached), "its radius is not proved", begin)
 
 

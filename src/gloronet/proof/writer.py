@@ -25,6 +25,7 @@ from gloronet.data import to_unit
 from gloronet.errors import ConfigError, GloroError
 from gloronet.net import GloRoNet
 from gloronet.operators.base import Proved
+from gloronet.operators.rounding import norms_up
 from gloronet.program import Bound, FrozenProgram
 from gloronet.program.bound import as_one
 from gloronet.proof import checker
@@ -188,22 +189,36 @@ def _around_layers(frozen: FrozenProgram, chain: range) -> list[range]:
     return [range(a, b) for a, b in zip(starts, ends, strict=True) if b - a > 1]
 
 
+class _Delta(NamedTuple):
+    """δ = constant + slope·(‖x‖ + r), for ‖x‖ + r up to `reach`: beyond it a sum might overflow."""
+
+    constant: np.ndarray
+    slope: np.ndarray
+    reach: float
+
+    def at(self, label: np.ndarray, size: np.ndarray) -> np.ndarray:
+        return (self.constant[label] + self.slope[label] * size) * ROOM
+
+
 def _errors(
     program: checker.Program, claims: checker.Claims, proof: Any, semantics: str
-) -> tuple[dict[str, Any], dict[str, Any]]:
+) -> tuple[dict[str, _Delta], dict[str, Any]]:
     """δ for the float64 evaluation and for the float32 net: the larger of the library's and the checker's."""
     units = {"float64": checker.U64} | ({"float32": checker.U32} if semantics == "float32" else {})
     opaque = any(op.rule is checker.RULES["user rule"] for op in program.operations)
     errors = {}
     for name, unit in units.items():
         ours = proof.error(float(unit))
-        parts = [ours.constant.cpu().numpy(), ours.slope.cpu().numpy()]
+        parts, reach = [ours.constant.cpu().numpy(), ours.slope.cpu().numpy()], math.inf
         if not opaque:
             theirs = checker.logit_error(program, claims, proof.bound.norm, unit)
             parts = [np.maximum(a, b) for a, b in zip(parts, theirs[:2], strict=True)]
+            if name == "float32":
+                reach = float((2**126 - theirs.peak.constant) / theirs.peak.slope)
         constant, slope = (np.nextafter(part * ROOM, np.inf) for part in parts)
-        errors[name] = {"constant": constant, "slope": slope}
-    return errors, {n: {k: v.tolist() for k, v in e.items()} for n, e in errors.items()}
+        errors[name] = _Delta(constant, slope, reach)
+    table = {n: {"constant": e.constant.tolist(), "slope": e.slope.tolist()} for n, e in errors.items()}
+    return errors, table
 
 
 def _room(value: float) -> float:
@@ -217,7 +232,7 @@ def _room(value: float) -> float:
 
 @torch.no_grad()
 def _certify(
-    net: GloRoNet, x: Tensor, epsilon: float, semantics: str, margins: np.ndarray, errors: dict[str, Any]
+    net: GloRoNet, x: Tensor, epsilon: float, semantics: str, margins: np.ndarray, errors: dict[str, _Delta]
 ) -> dict[str, Any]:
     device = next(net.parameters()).device
     program = net._proof().program
@@ -226,7 +241,8 @@ def _certify(
         part = _values(x[k : k + 1000]).to(device)
         certified = net.certify(part, epsilon, semantics)
         y = program(part).cpu().numpy()
-        mine, proved = _leads(part, y, certified.label.cpu().numpy(), margins, errors, semantics)
+        with np.errstate(all="ignore"):  # what overflows is not sound, and claims nothing
+            mine, proved = _leads(part, y, certified.label.cpu().numpy(), margins, errors)
         sound = np.isfinite(certified.margin.cpu().numpy()) & np.isfinite(y).all(1) & np.isfinite(proved)
         label.append(certified.label.cpu().numpy())
         margin.append(np.where(sound, proved, -np.inf))
@@ -242,23 +258,20 @@ def _certify(
 
 
 def _leads(
-    x: Tensor, y: np.ndarray, label: np.ndarray, margins: np.ndarray, errors: dict[str, Any], semantics: str
+    x: Tensor, y: np.ndarray, label: np.ndarray, margins: np.ndarray, errors: dict[str, _Delta]
 ) -> tuple[np.ndarray, np.ndarray]:
     """(radius, margin) of each sample by the published numbers, with 4δ taken off."""
-    size = np.linalg.norm(x.double().flatten(1).cpu().numpy(), axis=1)[:, None] * ROOM
+    size = norms_up(x.flatten(1)).cpu().numpy()[:, None]
     own = np.arange(y.shape[1]) == label[:, None]
-
-    def delta(name: str) -> np.ndarray:
-        return (errors[name]["constant"][label] + errors[name]["slope"][label] * size) * ROOM
-
     lead = np.take_along_axis(y, label[:, None], 1) - y
-    lead = lead - 4.0 * delta("float64") - np.abs(lead) * 2.0**-48
-    room, cost = lead, margins[label]
-    if semantics == "float32":
-        room, cost = lead - delta("float32"), cost + errors["float32"]["slope"][label]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        radius = np.where(cost == 0, np.inf, (room - np.abs(room) * 2.0**-40) / (cost * (1.0 + 2.0**-40)))
-    radius = np.where(room > 0, radius, 0.0)
+    lead = lead - 4.0 * errors["float64"].at(label, size) - np.abs(lead) * 2.0**-48
+    room, cost, reach = lead, margins[label], np.inf
+    if "float32" in errors:
+        theirs = errors["float32"]
+        room, cost, reach = lead - theirs.at(label, size), cost + theirs.slope[label], theirs.reach
+    radius = (room - np.abs(room) * 2.0**-40) / (cost * (1.0 + 2.0**-40))
+    radius = np.where(cost == 0, np.inf, np.minimum(radius, np.finfo(np.float64).max))
+    radius = np.where(room > 0, np.minimum(radius, reach - size), 0.0)
     return np.where(own, np.inf, radius).min(1), np.where(own, np.inf, lead).min(1)
 
 
