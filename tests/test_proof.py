@@ -9,7 +9,6 @@ import dataclasses
 import io
 import json
 import math
-import os
 import struct
 import subprocess
 import sys
@@ -650,7 +649,7 @@ def all_proofs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return {name: written(make(name), tmp_path_factory.mktemp("net"), 3) for name in NETS}
 
 
-@settings(quick, max_examples=int(os.environ.get("FUZZ", "400")))
+@settings(quick, max_examples=400)
 @given(data=st.data())
 def test_strange_content_is_refused_or_still_true(all_proofs: Any, tmp_path: Path, data: Any) -> None:
     proof = all_proofs[data.draw(st.sampled_from(list(NETS)))]
@@ -797,6 +796,16 @@ def test_symbols_prove_what_the_library_proves_with_them(a: checker.Map) -> None
         checker.prove_by_symbols(a, Fraction(claim * (1 + 2**-30)))
         with pytest.raises((checker.Unproved, np.linalg.LinAlgError)):
             checker.prove_by_symbols(a, Fraction(claim * (1 - 1e-6)))
+
+
+@pytest.mark.parametrize("size", [(2**22, 1), (1, 2**22), (2**11, 2**11)])
+def test_what_is_too_large_is_refused_at_once(size: tuple[int, int]) -> None:
+    kernel = np.random.default_rng(0).standard_normal((2, 1, 3, 3))
+    a = checker.Map(kernel, checker.Grid(size, (3, 3), padding=(1, 1, 1, 1)))
+    began = time.perf_counter()
+    with pytest.raises(checker.Rejected, match="too large; symbols: there are too many"):
+        checker.prove(a, a.magnitude() / 2, "l2", "", "it")
+    assert time.perf_counter() - began < 10
 
 
 def test_a_norm_that_is_a_number_is_never_undercut() -> None:

@@ -92,7 +92,9 @@ def conv(kernel: object, dtype: torch.dtype = torch.float64, **settings: object)
     return layer
 
 
-def certified(module: nn.Module, shape: tuple[int, ...], epsilon: float | str = 0.1, **kind: str) -> gn.GloRoNet:
+def certified(
+    module: nn.Module, shape: tuple[int, ...], epsilon: float | str = 0.1, **kind: str
+) -> gn.GloRoNet:
     return gn.GloRoNet(module, epsilon, shape, **kind).eval()
 
 
@@ -100,7 +102,8 @@ def certified(module: nn.Module, shape: tuple[int, ...], epsilon: float | str = 
 
 
 def disproof(module: nn.Module, x: Tensor, point: Tensor, radius: float) -> str:
-    """The words for a point that disproves a certificate: nearer to x than the radius, and answered otherwise."""
+    """The words for a point that disproves a certificate: nearer to x than the radius, and answered
+    otherwise."""
     pairs = zip(point.flatten().tolist(), x.flatten().tolist(), strict=True)
     square = sum((Fraction(a) - Fraction(b)) ** 2 for a, b in pairs)
     assert radius == float("inf") or square < Fraction(radius) ** 2

@@ -78,7 +78,9 @@ def kernel_matrix_norm(weight: Tensor) -> float:
     return float(torch.linalg.matrix_norm(weight.flatten(1), 2))
 
 
-def transposed_power_iteration(weight: Tensor, stride: int, padding: int, n: int, iterations: int = 200) -> float:
+def transposed_power_iteration(
+    weight: Tensor, stride: int, padding: int, n: int, iterations: int = 200
+) -> float:
     """Power iteration with conv_transpose2d for the adjoint, whose size is left to torch."""
     y = F.conv2d(torch.ones(1, 1, n, n, dtype=weight.dtype), weight, None, stride, padding)
     for _ in range(iterations):

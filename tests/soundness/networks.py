@@ -1,7 +1,7 @@
 """Random networks, made of every operation that has a rule.
 
-A piece is a function (draw, shape) → module, or None where it does not fit. `network(draw, rule)` begins with the
-piece of that rule, goes on with random ones, ends in a linear layer, and draws all numbers, in float64.
+A piece is a function (draw, shape) → module, or None where it does not fit. `network(draw, rule)` begins
+with the piece of that rule, goes on with random ones, ends in a linear layer, and draws all numbers.
 """
 
 from __future__ import annotations
@@ -86,11 +86,15 @@ def randomised(module: nn.Module) -> nn.Module:
 
 
 def conv(draw: Draw, shape: Shape, keep: bool = False) -> nn.Module | None:
-    """Any stride, padding (zeros or a circle), dilation and groups that fit; `keep`: the same shape comes out."""
+    """Any stride, padding (zeros or a circle), dilation and groups that fit; `keep`: the same shape comes
+    out."""
     if len(shape) == 1:
         return None
     c = shape[0]
-    kernel, dilation = draw(st.sampled_from((1, 3) if keep else (1, 2, 3, 4))), draw(st.sampled_from((1, 1, 2)))
+    kernel, dilation = (
+        draw(st.sampled_from((1, 3) if keep else (1, 2, 3, 4))),
+        draw(st.sampled_from((1, 1, 2))),
+    )
     reach = dilation * (kernel - 1)
     padding = reach // 2 if keep else draw(st.integers(0, min(2, *shape[1:])))
     if any(n + 2 * padding <= reach for n in shape[1:]):
@@ -169,12 +173,15 @@ def concatenated(draw: Draw, shape: Shape) -> nn.Module:
 
 def reshape(draw: Draw, shape: Shape) -> nn.Module:
     n = math.prod(shape)
-    return Calls(lambda x, to=draw(st.sampled_from([(n,), (1, n), (1, n, 1)])): x.reshape(-1, *to))
+    to = draw(st.sampled_from([(n,), (1, n), (1, n, 1)]))
+    return Calls(lambda x: x.reshape(-1, *to))
 
 
 def permute(draw: Draw, shape: Shape) -> nn.Module | None:
     backwards = Calls(lambda x: x.permute(0, *range(x.dim() - 1, 0, -1)))
-    return draw(st.sampled_from([backwards, Calls(lambda x: x.transpose(-1, -2))])) if len(shape) > 1 else None
+    return (
+        draw(st.sampled_from([backwards, Calls(lambda x: x.transpose(-1, -2))])) if len(shape) > 1 else None
+    )
 
 
 def padded(mode: str) -> Piece:

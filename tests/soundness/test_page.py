@@ -13,7 +13,9 @@ WRITTEN = TEXT.partition(BEGIN)[2].partition(END)[0]
 
 
 def test_the_page_lists_every_case_once_in_order() -> None:
-    rows = [line for line in WRITTEN.splitlines() if line.startswith("| ") and not line.startswith("| case |")]
+    rows = [
+        line for line in WRITTEN.splitlines() if line.startswith("| ") and not line.startswith("| case |")
+    ]
     names = [case.name for name in CHAPTERS for case in cases(name)]
     assert [line.split(" | ")[0].removeprefix("| ") for line in rows] == names
     assert len(set(names)) == len(names)

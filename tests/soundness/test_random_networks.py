@@ -1,4 +1,5 @@
-"""Random networks of every operation that has a rule: no point, pair, gradient or attack contradicts a bound."""
+"""Random networks of every operation that has a rule: no point, pair, gradient or attack contradicts a
+bound."""
 
 from __future__ import annotations
 
@@ -6,14 +7,16 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.laws import NOISE, check_attack
+from tests.laws import NOISE, check_attack, check_bottom
 from tests.soundness.networks import PIECES, network
 from torch import Tensor
 
 import gloronet as gn
 from gloronet.operators.base import Operator
 
-FEW = settings(max_examples=2, deadline=None, suppress_health_check=list(HealthCheck))
+STATED = ("dense", "conv1d", "conv2d", "avgpool", "scale", "translate", "sum", "leakyrelu", "householder")
+"""What computes in float32 with a stated error; all other pieces select, or are elementary functions."""
+FEW = settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @pytest.mark.parametrize("rule", PIECES)
@@ -28,7 +31,23 @@ def test_nothing_contradicts_the_bound(rule: str, data: st.DataObject) -> None:
     check_program(net, x)
     check_slopes(net, x)
     check_climb(net, x)
+    check_bottom(net, x)
     check_attack(net, x, net.certify(x), steps=10)
+
+
+@pytest.mark.parametrize("rule", STATED)
+@settings(FEW, max_examples=2)
+@given(data=st.data())
+def test_the_float32_network_keeps_its_label_within_the_float32_radius(
+    rule: str, data: st.DataObject
+) -> None:
+    module, shape = network(data.draw, rule)
+    net = gn.GloRoNet(module.float(), 0.05, shape).eval()
+    x = torch.randn(8, *shape)
+    check_bottom(net, x)
+    if net.speaks_of("float32"):
+        for per_sample in (False, True):
+            check_attack(net, x, net.certify(x, semantics="float32", per_sample=per_sample), steps=10)
 
 
 def test_every_rule_is_drawn() -> None:
@@ -67,7 +86,8 @@ def check_slopes(net: gn.GloRoNet, x: Tensor) -> None:
 
 
 def check_climb(net: gn.GloRoNet, x: Tensor) -> None:
-    """Pairs that climb ‖f(a) − f(b)‖/‖a − b‖ and |Δ(y_j − y_i)|/‖a − b‖ by their gradients stay below the bounds."""
+    """Pairs that climb ‖f(a) − f(b)‖/‖a − b‖ and |Δ(y_j − y_i)|/‖a − b‖ by their gradients stay below the
+    bounds."""
     order = 2 if net.norm == "l2" else float("inf")
     features, head = net.module
     proved = net.bound()

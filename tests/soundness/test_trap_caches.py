@@ -23,8 +23,8 @@ def claimed_radius(module: nn.Module, k: float) -> float:
 
 @case("A bound kept over load_state_dict")
 def test_a_bound_kept_over_load_state_dict() -> Answers:
-    """The bound is expensive, so it is computed once and kept. Then better weights are loaded, and the old bound
-    certifies the new network."""
+    """The bound is expensive, so it is computed once and kept. Then better weights are loaded, and the old
+    bound certifies the new network."""
     module = small()
     net = certified(module, (2,))
     kept = naive.Cached(lambda: naive.constant(module[:1]))
@@ -43,11 +43,13 @@ def test_a_bound_kept_over_load_state_dict() -> Answers:
 
 @case("A bound kept over p.data")
 def test_a_bound_kept_over_an_edit_of_data() -> Answers:
-    """So the cache is keyed by the tensors' version counters, which every in-place operation advances. Writing through
-    `p.data` does not, and that is how weights are clipped, averaged and quantised."""
+    """So the cache is keyed by the tensors' version counters, which every in-place operation advances.
+    Writing through `p.data` does not, and that is how weights are clipped, averaged and quantised."""
     module = small()
     net = certified(module, (2,))
-    kept = naive.Cached(lambda: naive.constant(module[:1]), key=lambda: [p._version for p in module.parameters()])
+    kept = naive.Cached(
+        lambda: naive.constant(module[:1]), key=lambda: [p._version for p in module.parameters()]
+    )
     assert kept() == 1.0
     net.bound()
     module[0].weight.data.mul_(10.0)
@@ -59,14 +61,16 @@ def test_a_bound_kept_over_an_edit_of_data() -> Answers:
 
 @case("A bound kept over an attribute")
 def test_a_bound_kept_over_an_attribute() -> Answers:
-    """So the cache is keyed by a hash of all tensors. BatchNorm's eps, a slope, a hook or a replaced submodule is no
-    tensor, and each of them changes the function."""
+    """So the cache is keyed by a hash of all tensors. BatchNorm's eps, a slope, a hook or a replaced
+    submodule is no tensor, and each of them changes the function."""
     norm = nn.BatchNorm1d(2, eps=1.0, affine=False).double()
     norm.running_var.zero_()
     module = nn.Sequential(linear(torch.eye(2)), norm, nn.ReLU(), linear(torch.eye(2))).eval()
     net = certified(module, (2,))
     before = net.bound()
-    kept = naive.Cached(lambda: 1.0 / norm.eps**0.5, key=lambda: [t.tolist() for t in module.state_dict().values()])
+    kept = naive.Cached(
+        lambda: 1.0 / norm.eps**0.5, key=lambda: [t.tolist() for t in module.state_dict().values()]
+    )
     assert kept() == 1.0
     norm.eps = 1e-4
     claimed, ours = claimed_radius(module, kept()), net.bound()
@@ -86,8 +90,8 @@ def test_a_bound_kept_over_an_attribute() -> Answers:
 
 @case("Weights rounded to text")
 def test_weights_rounded_to_text() -> Answers:
-    """The weights travel through a text file with six decimals, and the bound is computed there. What is deployed are
-    the weights, not their text: small ones were rounded away."""
+    """The weights travel through a text file with six decimals, and the bound is computed there. What is
+    deployed are the weights, not their text: small ones were rounded away."""
     module = nn.Sequential(linear([[4e-7, 0.0], [0.0, 4e-7]]), nn.ReLU(), linear(1e6 * torch.eye(2)))
     text = naive.as_text(module[0].weight.detach())
     wrong = float(torch.linalg.matrix_norm(text, 2))
@@ -98,7 +102,9 @@ def test_weights_rounded_to_text() -> Answers:
     other = nn.Sequential(linear(text), nn.ReLU(), linear(1e6 * torch.eye(2)))
     elsewhere = certified(other, (2,)).bound()
     assert elsewhere.digest != about.digest
-    assert certified(module, (2,)).bound(known=elsewhere).constant == about.constant  # not taken for this one's
+    assert (
+        certified(module, (2,)).bound(known=elsewhere).constant == about.constant
+    )  # not taken for this one's
     assert 4e-7 <= about.constant <= 4e-7 * (1 + 1e-6)
     return Answers(
         f"K = {number(wrong)}, radius {claimed}, {broken}",
@@ -108,8 +114,8 @@ def test_weights_rounded_to_text() -> Answers:
 
 @case("Statistics of the batch")
 def test_statistics_of_the_batch() -> Answers:
-    """BatchNorm left in training mode standardises by the batch at hand, so the label of an image depends on who sits
-    beside it. Its radius "alone" is no promise about the next batch."""
+    """BatchNorm left in training mode standardises by the batch at hand, so the label of an image depends
+    on who sits beside it. Its radius "alone" is no promise about the next batch."""
     norm = nn.BatchNorm1d(2, affine=False).double()
     module = nn.Sequential(norm, linear(torch.eye(2)))
     company = torch.tensor([[[0.8, 0.3]], [[1.0, 0.0]]]).double()
@@ -121,7 +127,9 @@ def test_statistics_of_the_batch() -> Answers:
     norm.running_mean.zero_()
     norm.running_var.fill_(1.0)
     net = certified(module, (2,))
-    answers = [net.train(mode).certify(torch.cat([X, others])) for mode in (True, False) for others in company]
+    answers = [
+        net.train(mode).certify(torch.cat([X, others])) for mode in (True, False) for others in company
+    ]
     assert {int(c.label[0]) for c in answers} == {0}
     assert len({float(c.radius[0]) for c in answers}) == 1
     return Answers(
@@ -132,8 +140,9 @@ def test_statistics_of_the_batch() -> Answers:
 
 @case("Batches of another size")
 def test_batches_of_another_size() -> Answers:
-    """A matrix product sums in another order for a batch of 1 than for a batch of 64: the same image gets other
-    logits, in the last digits. Near a boundary that is another radius, or another label, from one run to the next."""
+    """A matrix product sums in another order for a batch of 1 than for a batch of 64: the same image gets
+    other logits, in the last digits. Near a boundary that is another radius, or another label, from one run
+    to the next."""
     generator = torch.Generator().manual_seed(0)
     weight, bias = torch.randn(4, 50, generator=generator), torch.full((4,), 1e4)
     x = torch.randn(64, 50, generator=generator)
@@ -143,14 +152,16 @@ def test_batches_of_another_size() -> Answers:
     spread = max(float((radius - batches[0]).abs().max()) for radius in batches)
     for radius in batches:
         assert all(Fraction(float(r)) ** 2 <= t for r, t in zip(radius, truth, strict=True))
-        assert all(float(r) >= float(t) ** 0.5 * (1 - 1e-6) - 1e-9 for r, t in zip(radius, truth, strict=True))
+        assert all(
+            float(r) >= float(t) ** 0.5 * (1 - 1e-6) - 1e-9 for r, t in zip(radius, truth, strict=True)
+        )
     assert spread <= 1e-9
     single = [naive.radius(y, naive.gram_distances(weight)) for y in net.logits(x).detach()]
     above = sum(Fraction(float(r)) ** 2 > t for r, t in zip(single, truth, strict=True))
     assert 16 <= above <= 48
     return Answers(
         "in float32, about half of 64 radii are above the exact ones",
-        "each radius is below the exact one, whatever the batch; batches of 1, 2, 7 and 64 differ by less than 1e-09",
+        "each radius is below the exact one; batches of 1, 2, 7 and 64 differ by less than 1e-09",
     )
 
 

@@ -11,7 +11,8 @@ from torch import nn
 
 
 def constant_of(*layers: nn.Module, n: int) -> float:
-    """K of these layers on one n×n image, by the bound of a whole net; proved to be no less than the SVD's."""
+    """K of these layers on one n×n image, by the bound of a whole net; proved to be no less than the
+    SVD's."""
     features = nn.Sequential(*layers, nn.ReLU(), nn.Flatten())
     width = features(torch.zeros(1, 1, n, n).double()).shape[1]
     ours = certified(nn.Sequential(*features, linear(torch.ones(2, width))), (1, n, n)).bound().constant
@@ -27,8 +28,9 @@ def outer(row: list[float]) -> torch.Tensor:
 
 @case("Circular norm for zero padding, at odd sizes")
 def test_circular_norm_for_zero_padding_at_odd_sizes() -> Answers:
-    """The FFT gives the exact norm of a circular convolution, and zero padding is "nearly the same". At odd sizes the
-    Fourier grid misses the checkerboard, where this sharpening kernel is strongest; the padded image does not."""
+    """The FFT gives the exact norm of a circular convolution, and zero padding is "nearly the same". At odd
+    sizes the Fourier grid misses the checkerboard, where this sharpening kernel is strongest; the padded
+    image does not."""
     kernel, rows = outer([1.0, -2.0, 1.0]), []
     for n in (3, 5, 7):
         wrong, ours = naive.fft_norm(kernel.double(), n), constant_of(conv(kernel, padding=1), n=n)
@@ -42,8 +44,9 @@ def test_circular_norm_for_zero_padding_at_odd_sizes() -> Answers:
 
 @case("Kernels composed across zero padding")
 def test_kernels_composed_across_zero_padding() -> Answers:
-    """Two convolutions in a row are one, with the composed kernel: true on the circle and on an infinite plane. With
-    zero padding between them the border is cut off twice, and terms that cancelled no longer do."""
+    """Two convolutions in a row are one, with the composed kernel: true on the circle and on an infinite
+    plane. With zero padding between them the border is cut off twice, and terms that cancelled no longer
+    do."""
     first, second = [[1.0, 0.0, 1.0]], [[-1.0, 0.0, 1.0]]
     composed = conv([[-1.0, 0.0, 0.0, 0.0, 1.0]], padding=(0, 2))
     n = 4
@@ -55,8 +58,9 @@ def test_kernels_composed_across_zero_padding() -> Answers:
 
 @case("Odd strides")
 def test_a_stride_that_does_not_divide() -> Answers:
-    """The adjoint of a strided convolution is `conv_transpose2d`, whose output may be a row short: torch cannot know
-    how many pixels there were. Power iteration then runs on a smaller image and forgets the last row."""
+    """The adjoint of a strided convolution is `conv_transpose2d`, whose output may be a row short: torch
+    cannot know how many pixels there were. Power iteration then runs on a smaller image and forgets the
+    last row."""
     kernel, n = outer([0.0, 1.0, 0.0, 0.0, 2.0]), 7
     wrong = naive.transposed_power_iteration(kernel.double().reshape(1, 1, 5, 5), stride=3, padding=1, n=n)
     ours = constant_of(conv(kernel, stride=3, padding=1), n=n)
@@ -66,8 +70,8 @@ def test_a_stride_that_does_not_divide() -> Answers:
 
 @case("Asymmetric SAME padding")
 def test_asymmetric_same_padding() -> Answers:
-    """TensorFlow's SAME pads one more at the end than at the start where the sum is odd: (1, 2) here. Taken for 1 on
-    either side, the last window is lost, and with it the pixels only it reads."""
+    """TensorFlow's SAME pads one more at the end than at the start where the sum is odd: (1, 2) here. Taken
+    for 1 on either side, the last window is lost, and with it the pixels only it reads."""
     kernel, n = outer([2.0, 1.0, 0.0, 0.0]), 3
     wrong = spectral(jacobian(conv(kernel, stride=2, padding=1), torch.zeros(1, 1, n, n)))
     ours = constant_of(nn.ZeroPad2d((1, 2, 1, 2)), conv(kernel, stride=2), n=n)
@@ -77,8 +81,8 @@ def test_asymmetric_same_padding() -> Answers:
 
 @case("Overlapping max pooling")
 def test_overlapping_max_pooling() -> Answers:
-    """"A maximum is 1-Lipschitz", entry by entry. A pixel that lies in nine windows moves nine outputs, and in ℓ2
-    that is a factor of 3."""
+    """ "A maximum is 1-Lipschitz", entry by entry. A pixel that lies in nine windows moves nine outputs, and
+    in ℓ2 that is a factor of 3."""
     pooling, head = nn.MaxPool2d(3, 1), torch.stack([torch.ones(9), -torch.ones(9)])
     module = nn.Sequential(pooling, nn.Flatten(), linear(head, [-2.0, 0.0]))
     x, point = torch.zeros(2, 1, 1, 5, 5).double()
@@ -98,8 +102,8 @@ def test_overlapping_max_pooling() -> Answers:
 
 @case("Overlapping average pooling")
 def test_overlapping_average_pooling() -> Answers:
-    """Averaging k×k pixels shrinks differences by k, where windows do not overlap. With stride 1 it hardly shrinks
-    a smooth image at all."""
+    """Averaging k×k pixels shrinks differences by k, where windows do not overlap. With stride 1 it hardly
+    shrinks a smooth image at all."""
     wrong, ours = 1.0 / 3.0, constant_of(nn.AvgPool2d(3, 1, 1), n=16)
     assert wrong < 0.4 * ours
     apart = constant_of(nn.AvgPool2d(3), n=15)

@@ -49,8 +49,9 @@ def proved(module: nn.Module, truth: float, k: float, x: Tensor = X) -> str:
 
 @case("Hooks")
 def test_hooks() -> Answers:
-    """A forward hook is part of the function; preprocessing is often put into one. `torch.fx.symbolic_trace` calls the
-    network's `forward` past it, and a list of layers knows nothing of hooks at all."""
+    """A forward hook is part of the function; preprocessing is often put into one.
+    `torch.fx.symbolic_trace` calls the network's `forward` past it, and a list of layers knows nothing of
+    hooks at all."""
     module = nn.Sequential(Block(), head())
     module.register_forward_pre_hook(lambda module, inputs: 3.0 * inputs[0])
     wrong = naive.constant([module[0].layer])
@@ -58,13 +59,15 @@ def test_hooks() -> Answers:
     assert torch.equal(module(X), 3.0 * X)
     claimed = claimed_radius(module, wrong)
     broken = disproof(module, X, MIDDLE, claimed)
-    return Answers(f"K = {number(wrong)}, radius {number(claimed)}, {broken}", proved(module, 0.8 / 2**0.5, 3.0))
+    return Answers(
+        f"K = {number(wrong)}, radius {number(claimed)}, {broken}", proved(module, 0.8 / 2**0.5, 3.0)
+    )
 
 
 @case("Subclasses and patched methods")
 def test_subclasses_and_patched_methods() -> Answers:
-    """`isinstance(layer, nn.Linear)` is true for a subclass that computes something else, and for a layer whose
-    `forward` was replaced. The class name is not the function."""
+    """`isinstance(layer, nn.Linear)` is true for a subclass that computes something else, and for a layer
+    whose `forward` was replaced. The class name is not the function."""
 
     class Loud(nn.Linear):
         def forward(self, x: Tensor) -> Tensor:
@@ -86,21 +89,23 @@ def test_subclasses_and_patched_methods() -> Answers:
 
 @case("A layer used twice")
 def test_a_layer_used_twice() -> Answers:
-    """`for m in model.modules()` lists a shared layer once, however often it is called. Weight sharing makes the
-    constant of a loop that of its body."""
+    """`for m in model.modules()` lists a shared layer once, however often it is called. Weight sharing
+    makes the constant of a loop that of its body."""
     layer = linear(3.0 * torch.eye(2))
     module = nn.Sequential(layer, nn.ReLU(), layer, nn.ReLU(), head())
     wrong = naive.constant(list(module.modules())[1:3])
     assert [m for m in module.modules() if m is layer] == [layer]
     claimed = claimed_radius(module, wrong)
     broken = disproof(module, X, MIDDLE, claimed)
-    return Answers(f"K = {number(wrong)}, radius {number(claimed)}, {broken}", proved(module, 0.8 / 2**0.5, 9.0))
+    return Answers(
+        f"K = {number(wrong)}, radius {number(claimed)}, {broken}", proved(module, 0.8 / 2**0.5, 9.0)
+    )
 
 
 @case("An unknown layer")
 def test_an_unknown_layer() -> Answers:
-    """"Unknown layer, assuming 1", says a warning that nobody reads. Squares have no Lipschitz constant at all; GELU,
-    SiLU and Mish, the usual unknowns, have one above 1."""
+    """ "Unknown layer, assuming 1", says a warning that nobody reads. Squares have no Lipschitz constant at
+    all; GELU, SiLU and Mish, the usual unknowns, have one above 1."""
 
     class Square(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
@@ -119,8 +124,8 @@ def test_an_unknown_layer() -> Answers:
 
 @case("GELU counted as 1")
 def test_gelu_counted_as_one() -> Answers:
-    """GELU looks like ReLU and is drawn below it, but it dips before it rises: its slope at √2 is 1.129. Ten of them
-    in a row are worth a factor of 3.4."""
+    """GELU looks like ReLU and is drawn below it, but it dips before it rises: its slope at √2 is 1.129.
+    Ten of them in a row are worth a factor of 3.4."""
     module = nn.Sequential(*[nn.GELU() for _ in range(10)])
     a, b = torch.tensor([[1.41, 1.42]]).double()[0]
     slope = float((nn.GELU()(b) - nn.GELU()(a)) / (b - a))
@@ -135,14 +140,16 @@ def test_gelu_counted_as_one() -> Answers:
 
 @case("Branches that meet")
 def test_branches_that_meet() -> Answers:
-    """Branches from the same input, added or put side by side: a certifier that takes the larger constant forgets
-    that both move at once. Sums add constants, concatenation their squares."""
+    """Branches from the same input, added or put side by side: a certifier that takes the larger constant
+    forgets that both move at once. Sums add constants, concatenation their squares."""
 
     class Joined(nn.Module):
         def __init__(self, concatenate: bool) -> None:
             super().__init__()
             self.a, self.b, self.concatenate = Block(), Block(), concatenate
-            self.head = linear([[1.0, 0.0, 1.0, 0.0], [0.0] * 4] if concatenate else [[1.0, 0.0], [0.0, 0.0]], [-0.8, 0.0])
+            self.head = linear(
+                [[1.0, 0.0, 1.0, 0.0], [0.0] * 4] if concatenate else [[1.0, 0.0], [0.0, 0.0]], [-0.8, 0.0]
+            )
 
         def forward(self, x: Tensor) -> Tensor:
             a, b = self.a(x), self.b(x)
@@ -168,8 +175,8 @@ def test_branches_that_meet() -> Answers:
 
 @case("The margin over one row")
 def test_the_margin_over_one_row() -> Answers:
-    """"The logit moves by at most ε·K, and the margin is m, so the radius is m/K." The other logit moves, too, and
-    may move the other way."""
+    """ "The logit moves by at most ε·K, and the margin is m, so the radius is m/K." The other logit moves,
+    too, and may move the other way."""
     module = linear([[1.0, 0.0], [-1.0, 0.0]])
     claimed = float(module(X).detach().diff().abs()) / spectral_of_row(module)
     broken = disproof(module, X, torch.tensor([[-0.01, 0.1]]).double(), claimed)
@@ -184,8 +191,8 @@ def spectral_of_row(layer: nn.Linear) -> float:
 
 @case("ℓ2 constants for ℓ∞")
 def test_l2_constants_for_linf() -> Answers:
-    """An ℓ2 constant says nothing about ℓ∞: moving all n pixels by r moves the input by √n·r in ℓ2. The dual norm of
-    a row is ℓ1, not ℓ2."""
+    """An ℓ2 constant says nothing about ℓ∞: moving all n pixels by r moves the input by √n·r in ℓ2. The
+    dual norm of a row is ℓ1, not ℓ2."""
     n = 100
     module = linear(torch.stack([torch.ones(n), torch.zeros(n)]))
     x = torch.full((1, n), 0.5).double()
@@ -197,35 +204,41 @@ def test_l2_constants_for_linf() -> Answers:
     c = certified(module, (n,), norm="linf").certify(x)
     assert 0.5 * (1 - 1e-6) <= float(c.radius) <= 0.5
     return Answers(
-        f"ℓ∞ radius {number(claimed)}, with another label at {number(largest)}", f"ℓ∞ radius {number(c.radius)}"
+        f"ℓ∞ radius {number(claimed)}, with another label at {number(largest)}",
+        f"ℓ∞ radius {number(c.radius)}",
     )
 
 
 @case("Standardisation outside the network")
 def test_standardisation_outside_the_network() -> Answers:
-    """Inputs are divided by their standard deviation in the data loader, and the radius that comes out is in those
-    units. In pixels it is smaller by that factor."""
+    """Inputs are divided by their standard deviation in the data loader, and the radius that comes out is
+    in those units. In pixels it is smaller by that factor."""
     std = 0.25
     inner = nn.Sequential(Block(), head())
     module = nn.Sequential(gn.Standardize(0.0, std), inner)
     claimed = claimed_radius(inner, naive.constant([inner[0].layer]), X / std)
     broken = disproof(module, X, MIDDLE, claimed)
-    return Answers(f"radius {number(claimed)}, {broken}", proved(module, 0.8 / 2**0.5, 1 / std) + ", in raw units")
+    return Answers(
+        f"radius {number(claimed)}, {broken}", proved(module, 0.8 / 2**0.5, 1 / std) + ", in raw units"
+    )
 
 
 @case("BatchNorm counted as 1")
 def test_batchnorm_counted_as_one() -> Answers:
-    """"It normalises, so it is 1-Lipschitz." In eval mode BatchNorm multiplies by γ/√(var + eps), and the variance of
-    a quiet channel is small."""
-    module, norm = with_batchnorm(variance=0.0004 - 1e-5, gain=1.0)
+    """ "It normalises, so it is 1-Lipschitz." In eval mode BatchNorm multiplies by γ/√(var + eps), and the
+    variance of a quiet channel is small."""
+    module, _ = with_batchnorm(variance=0.0004 - 1e-5, gain=1.0)
     claimed = claimed_radius(module, naive.constant(module[:1]))
     broken = disproof(module, X, MIDDLE, claimed)
-    return Answers(f"K = 1, radius {number(claimed)}, {broken}", proved(module, 0.8 / 2**0.5, 1 / 0.0004**0.5))
+    return Answers(
+        f"K = 1, radius {number(claimed)}, {broken}", proved(module, 0.8 / 2**0.5, 1 / 0.0004**0.5)
+    )
 
 
 @case("BatchNorm with a negative gain")
 def test_batchnorm_with_a_negative_gain() -> Answers:
-    """γ may be negative, and training makes it so. The largest gain is then not the largest size of a gain."""
+    """γ may be negative, and training makes it so. The largest gain is then not the largest size of a
+    gain."""
     module, norm = with_batchnorm(variance=1.0 - 1e-5, gain=-5.0)
     with torch.no_grad():
         norm.weight[1] = 0.5
@@ -239,14 +252,15 @@ def test_batchnorm_with_a_negative_gain() -> Answers:
     assert 5.0 * (1 - 1e-12) <= ours <= 5.0 * (1 + 1e-6)
     assert 0.0 < float(c.radius) <= 4.55 / 25.25**0.5
     return Answers(
-        f"K = {number(wrong)}, radius {number(claimed)}, {broken}", f"K = {number(ours)}, radius {number(c.radius)}"
+        f"K = {number(wrong)}, radius {number(claimed)}, {broken}",
+        f"K = {number(ours)}, radius {number(c.radius)}",
     )
 
 
 @case("BatchNorm without its eps")
 def test_batchnorm_without_its_eps() -> Answers:
-    """Folded as γ/√var, without eps, a channel that was constant in training has an infinite gain, and one with a
-    variance of 1e-10 a gain of 1e5: another function than the one that runs."""
+    """Folded as γ/√var, without eps, a channel that was constant in training has an infinite gain, and one
+    with a variance of 1e-10 a gain of 1e5: another function than the one that runs."""
     module, norm = with_batchnorm(variance=1e-10, gain=1.0)
     ours = certified(module, (2,)).bound().constant
     wrong, truth = 1.0 / float(norm.running_var[0]) ** 0.5, 1.0 / (1e-10 + 1e-5) ** 0.5

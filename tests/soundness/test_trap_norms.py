@@ -16,8 +16,8 @@ from gloronet.operators.norms import dense_bound
 
 @case("All-ones start on an antisymmetric kernel")
 def test_all_ones_start_on_an_antisymmetric_kernel() -> Answers:
-    """Power iteration "from ones, for reproducibility". An edge detector maps a constant image to zero, so the
-    iteration ends where it began: K = 0, and every radius is infinite."""
+    """Power iteration "from ones, for reproducibility". An edge detector maps a constant image to zero, so
+    the iteration ends where it began: K = 0, and every radius is infinite."""
     sobel = torch.tensor([[-1.0, 0.0, 1.0], [-2.0, 0.0, 2.0], [-1.0, 0.0, 1.0]]).double()
     op = Conv2d((1, 8, 8), sobel.reshape(1, 1, 3, 3))
     wrong = naive.power_iteration(op.apply, op.adjoint, torch.ones(1, 1, 8, 8).double(), 1000)
@@ -29,8 +29,8 @@ def test_all_ones_start_on_an_antisymmetric_kernel() -> Answers:
 
 @case("A start in the wrong half")
 def test_a_start_in_the_wrong_half() -> Answers:
-    """Zero padding wakes that iteration up, but a symmetric kernel keeps a symmetric start symmetric, and the largest
-    singular vector here is antisymmetric. Only rounding errors could ever find it."""
+    """Zero padding wakes that iteration up, but a symmetric kernel keeps a symmetric start symmetric, and
+    the largest singular vector here is antisymmetric. Only rounding errors could ever find it."""
     op = Conv2d((1, 1, 4), torch.tensor([-1.0, 1.0, -1.0]).double().reshape(1, 1, 1, 3), padding=(0, 0, 1, 1))
     wrong = naive.power_iteration(op.apply, op.adjoint, torch.ones(1, 1, 1, 4).double(), 20)
     truth, ours = spectral(dense(op)), op.bound("l2").value
@@ -41,11 +41,15 @@ def test_a_start_in_the_wrong_half() -> Answers:
 
 @case("Clustered spectrum")
 def test_clustered_spectrum() -> Answers:
-    """Power iteration separates two singular values at the speed of their ratio, and training draws them together.
-    Five iterations a step, or fifty at the end, stop well below the norm."""
-    module = nn.Sequential(linear(torch.tensor([0.99] * 63 + [1.0]).diag()), linear([[0.0] * 63 + [1.0], [0.0] * 64]))
+    """Power iteration separates two singular values at the speed of their ratio, and training draws them
+    together. Five iterations a step, or fifty at the end, stop well below the norm."""
+    module = nn.Sequential(
+        linear(torch.tensor([0.99] * 63 + [1.0]).diag()), linear([[0.0] * 63 + [1.0], [0.0] * 64])
+    )
     op = Dense((64,), module[0].weight.detach())
-    five, fifty = (naive.power_iteration(op.apply, op.adjoint, torch.ones(1, 64).double(), k) for k in (5, 50))
+    five, fifty = (
+        naive.power_iteration(op.apply, op.adjoint, torch.ones(1, 64).double(), k) for k in (5, 50)
+    )
     x, point = torch.zeros(2, 1, 64).double()
     x[0, -1], point[0, -1] = 1.0, -0.001  # the label is 0 as long as the last entry is above 0
     assert five < fifty < 0.995
@@ -72,13 +76,15 @@ def test_identity_plus_convolution() -> Answers:
     truth, ours = spectral(matrix), certified(module, (1, 8, 8)).bound().constant
     assert wrong < 1.0 + 1e-9
     assert truth <= ours <= truth * (1 + 1e-6)
-    return Answers(f"K = {number(wrong)}; the SVD says {number(truth)}", f"K = {number(ours)}, as one operator")
+    return Answers(
+        f"K = {number(wrong)}; the SVD says {number(truth)}", f"K = {number(ours)}, as one operator"
+    )
 
 
 @case("Residual as 1 + ‖W‖")
 def test_residual_as_one_plus_the_norm() -> Answers:
-    """x + Wx bounded by 1 + ‖W‖ is true, but forgets that W may point the other way: a block that halves its input
-    is charged for stretching it. I + W is one matrix, with one norm."""
+    """x + Wx bounded by 1 + ‖W‖ is true, but forgets that W may point the other way: a block that halves
+    its input is charged for stretching it. I + W is one matrix, with one norm."""
     block = gn.Residual(linear(-0.5 * torch.eye(4)))
     ours = certified(nn.Sequential(block, nn.ReLU(), linear(torch.eye(4)[:2])), (4,)).bound().constant
     wrong = 1.0 + naive.constant([block.inner])
@@ -113,8 +119,9 @@ def test_residual_frozen_at_initialisation() -> Answers:
 
 @case("Float32 SVD and Gram iteration")
 def test_float32_svd_and_gram_iteration() -> Answers:
-    """An SVD is exact and Gram iteration an upper bound, on paper. In float32 both are rounded, and the result is
-    below the exact norm about as often as above it. Decided here in rational arithmetic, for 100 matrices."""
+    """An SVD is exact and Gram iteration an upper bound, on paper. In float32 both are rounded, and the
+    result is below the exact norm about as often as above it. Decided here in rational arithmetic, for 100
+    matrices."""
     generator = torch.Generator().manual_seed(0)
     matrices = [torch.randn(3, 3, generator=generator) for _ in range(100)]
     low = {
@@ -126,13 +133,16 @@ def test_float32_svd_and_gram_iteration() -> Answers:
         ours = dense_bound(a)
         assert exactly_bounded(ours, a)
         assert ours <= spectral(a) * (1 + 1e-6)
-    return Answers(f"too low for about half of them: {' and '.join(low)}", "a bound for each, at most 1e-06 above")
+    return Answers(
+        f"too low for about half of them: {' and '.join(low)}", "a bound for each, at most 1e-06 above"
+    )
 
 
 @case("Spectral norm of a convolution")
 def test_spectral_norm_of_a_convolution() -> Answers:
-    """`torch.nn.utils.parametrizations.spectral_norm` divides a kernel by its norm as a matrix c_out × c_in·k·k.
-    Overlapping windows read each pixel again and again: the convolution is not 1-Lipschitz at all."""
+    """`torch.nn.utils.parametrizations.spectral_norm` divides a kernel by its norm as a matrix c_out ×
+    c_in·k·k. Overlapping windows read each pixel again and again: the convolution is not 1-Lipschitz at
+    all."""
     layer = spectral_norm(conv(torch.ones(3, 3), padding=1))
     wrong = naive.kernel_matrix_norm(layer.weight.detach())
     module = nn.Sequential(layer, nn.ReLU(), nn.Flatten(), linear(torch.eye(64)[:2])).eval()
@@ -140,13 +150,15 @@ def test_spectral_norm_of_a_convolution() -> Answers:
     ours = certified(module, (1, 8, 8)).bound().constant
     assert wrong < 1.0 + 1e-6
     assert truth <= ours <= truth * (1 + 1e-6)
-    return Answers(f"K = {number(wrong)}; the SVD says {number(truth)}", f"K = {number(ours)}: the weight it made")
+    return Answers(
+        f"K = {number(wrong)}; the SVD says {number(truth)}", f"K = {number(ours)}: the weight it made"
+    )
 
 
 @case("Slopes sampled at the data")
 def test_slopes_sampled_at_the_data() -> Answers:
-    """The steepest gradient at ten thousand data points is no Lipschitz constant: between two points the network
-    can do what it likes. Here a spike of width 0.002 stands where no point is."""
+    """The steepest gradient at ten thousand data points is no Lipschitz constant: between two points the
+    network can do what it likes. Here a spike of width 0.002 stands where no point is."""
     tall = linear([[1000.0], [1000.0], [1000.0]], [-499.0, -500.0, -501.0])
     module = nn.Sequential(tall, nn.ReLU(), linear([[1.0, -2.0, 1.0], [0.0, 0.0, 0.0]], [0.0, 0.5]))
     x = torch.cat([torch.linspace(0.0, 0.49, 5000), torch.linspace(0.51, 1.0, 5000)]).double()[:, None]

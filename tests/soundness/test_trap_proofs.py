@@ -24,8 +24,9 @@ from gloronet.proof import checker, write
 
 @case("Forged proofs")
 def test_forged_proofs() -> Answers:
-    """A proof with a digest over its content cannot be changed unnoticed, unless one also recomputes the digest. A
-    checker must redo the mathematics: a bound that is too small by 1e-6, a wrong label, verdict, ε or radius."""
+    """A proof with a digest over its content cannot be changed unnoticed, unless one also recomputes the
+    digest. A checker must redo the mathematics: a bound that is too small by 1e-6, a wrong label, verdict,
+    ε or radius."""
     with proof() as (files, accepted):
         honest = json.loads(files[0].read_bytes())
         assert accepted()
@@ -42,8 +43,8 @@ def test_forged_proofs() -> Answers:
 
 @case("Flipped bits")
 def test_flipped_bits() -> Answers:
-    """A bit that flipped on a disk, in the proof, the weights or the inputs. Most flips in a number leave a number, and
-    whoever reads the files without hashing them certifies another network."""
+    """A bit that flipped on a disk, in the proof, the weights or the inputs. Most flips in a number leave a
+    number, and whoever reads the files without hashing them certifies another network."""
     rng, flips, unnoticed = random.Random(0), 0, 0
     with proof() as (files, accepted):
         for path in files:

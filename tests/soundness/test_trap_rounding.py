@@ -24,7 +24,10 @@ def test_epsilon_zero() -> Answers:
     assert naive.is_certified(margin=0.0, k=2.0, epsilon=0.0)
     broken = disproof(module, x, point, 1e-99)
     net = certified(module, (1,), 0)
-    assert net.certify(torch.tensor([[0.0], [1e-12]], dtype=torch.float64)).certified.tolist() == [False, True]
+    assert net.certify(torch.tensor([[0.0], [1e-12]], dtype=torch.float64)).certified.tolist() == [
+        False,
+        True,
+    ]
     return Answers(
         f"certified at ε = 0 on the boundary itself, {broken}",
         "certified means radius > ε: ⊥ on the boundary, certified at 1e-12 from it",
@@ -33,8 +36,8 @@ def test_epsilon_zero() -> Answers:
 
 @case("Decimal ε rounded down")
 def test_decimal_epsilon_rounded_down() -> Answers:
-    """The nearest float64 to 0.3 is smaller than 0.3. A point whose label changes between the two is certified
-    "at 0.3" by every program that reads ε with `float`."""
+    """The nearest float64 to 0.3 is smaller than 0.3. A point whose label changes between the two is
+    certified "at 0.3" by every program that reads ε with `float`."""
     wrong, ours = float("0.3"), parse_epsilon("0.3")
     module = linear([[1.0], [0.0]], [0.0, 0.0])
     x, point = torch.tensor([[wrong]], dtype=torch.float64), torch.tensor([[-1e-300]], dtype=torch.float64)
@@ -65,8 +68,9 @@ def test_epsilon_written_with_three_digits() -> Answers:
 
 @case("Adjacent weights")
 def test_adjacent_weights() -> Answers:
-    """Two rows that differ in the last bit of one weight: K₀₁ is 2⁻²³, so tiny margins make large radii, truly.
-    But the float32 sum cannot hold that last bit, and the network as it runs answers otherwise inside the radius."""
+    """Two rows that differ in the last bit of one weight: K₀₁ is 2⁻²³, so tiny margins make large radii,
+    truly. But the float32 sum cannot hold that last bit, and the network as it runs answers otherwise
+    inside the radius."""
     module = linear([[1.0, 1.0], [1.0 + 2.0**-23, 1.0]], dtype=torch.float32)
     x, point = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.3125, 0.6875]])
     y = module(x).detach()[0]
@@ -85,8 +89,8 @@ def test_adjacent_weights() -> Answers:
 
 @case("Biases of 1e6")
 def test_a_bias_of_a_million() -> Answers:
-    """The bias sits inside the accumulation: near 1e6 float32 numbers are 1/16 apart, and the margin is read off that
-    grid. Here it comes out half as large again as it is."""
+    """The bias sits inside the accumulation: near 1e6 float32 numbers are 1/16 apart, and the margin is
+    read off that grid. Here it comes out half as large again as it is."""
     module = nn.Sequential(
         linear([[1.0, 0.0], [0.0, 1.0]], [1e6, 1e6], torch.float32), nn.ReLU(),
         linear([[1.0, -1.0], [-1.0, 1.0]], dtype=torch.float32),
@@ -107,8 +111,8 @@ def test_a_bias_of_a_million() -> Answers:
 
 @case("Logits under autocast")
 def test_logits_under_autocast() -> Answers:
-    """Certifying "in mixed precision, for speed": bf16 has eight bits, so logits of 100 come in steps of 0.5 and
-    a margin of 0.3 becomes one of 0.5, or none."""
+    """Certifying "in mixed precision, for speed": bf16 has eight bits, so logits of 100 come in steps of
+    0.5 and a margin of 0.3 becomes one of 0.5, or none."""
     module = linear([[1.0, 0.0], [0.0, 1.0]], [100.0, 100.0], torch.float32)
     x, point = torch.tensor([[0.3, 0.0]]), torch.tensor([[0.14, 0.16]])
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -124,9 +128,9 @@ def test_logits_under_autocast() -> Answers:
 
 @case("Rounding search on linear models")
 def test_rounding_search_on_linear_models() -> Answers:
-    """For a linear model the radius is a formula, and nobody expects it to be wrong. Rational arithmetic finds points
-    that are nearer than the radius, exactly, and have another label, exactly: of 100 random models, in
-    float32 and in float64 without outward rounding."""
+    """For a linear model the radius is a formula, and nobody expects it to be wrong. Rational arithmetic
+    finds points that are nearer than the radius, exactly, and have another label, exactly: of 100 random
+    models, in float32 and in float64 without outward rounding."""
     rng = random.Random(0)
     module = linear(torch.zeros(3, 3), torch.zeros(3), torch.float32)
     net = certified(module, (3,))
@@ -178,16 +182,22 @@ class Exact:
         self.least_square = min(step**2 * sum(d * d for d in away) for away, step in self.walls)
 
     def logits(self, x: list[Fraction]) -> list[Fraction]:
-        return [sum((w * v for w, v in zip(row, x, strict=True)), b) for row, b in zip(self.rows, self.bias, strict=True)]
+        return [
+            sum((w * v for w, v in zip(row, x, strict=True)), b)
+            for row, b in zip(self.rows, self.bias, strict=True)
+        ]
 
     def near_the_boundary(self, rng: random.Random) -> list[tuple[Fraction, list[Fraction]]]:
-        """(‖x′ − x‖², x′) of float32 and float64 points x′ that have another label, and many that just fail to."""
+        """(‖x′ − x‖², x′) of float32 and float64 points x′ that have another label, and many that just fail
+        to."""
         found = []
         for away, step in self.walls:
             for kind in (np.float32, np.float64):
                 for past in (0, 2**-50, 2**-44, 2**-38, 2**-32, 2**-26, 2**-22, 2**-18):
                     for _ in range(2):
-                        wall = [v - step * d * (1 + Fraction(past)) for v, d in zip(self.x, away, strict=True)]
+                        wall = [
+                            v - step * d * (1 + Fraction(past)) for v, d in zip(self.x, away, strict=True)
+                        ]
                         point = [Fraction(float(_nudged(kind(float(v)), rng))) for v in wall]
                         found.append((sum((a - b) ** 2 for a, b in zip(point, self.x, strict=True)), point))
         return found

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 
+import pytest
 import torch
 from tests.soundness import naive
 from tests.soundness.cases import Answers, case, certified, disproof, linear, number
 from torch import nn
 
+import gloronet as gn
 from gloronet.operators.norms import dense_bound
 
 PAIR = torch.tensor([[0.9, 0.1]]).double()
@@ -34,8 +36,8 @@ def check_radius(module: nn.Module, x: torch.Tensor = PAIR) -> float:
 
 @case("Weights of 1e-12")
 def test_weights_of_1e_12() -> Answers:
-    """`F.normalize` divides by max(‖v‖, 1e-12), so that zero stays zero. WᵀWv for weights of 1e-12 has norm 1e-24:
-    the iterate is not normalised, it dies away, and the norm with it."""
+    """`F.normalize` divides by max(‖v‖, 1e-12), so that zero stays zero. WᵀWv for weights of 1e-12 has norm
+    1e-24: the iterate is not normalised, it dies away, and the norm with it."""
     module = scaled(1e-12, 1e12)
     wrong, truth = naive.power_iteration_with_eps(module[0].weight.detach()), 1e-12
     ours = certified(module, (2,)).bound().constant
@@ -51,8 +53,8 @@ def test_weights_of_1e_12() -> Answers:
 
 @case("Weights of 1e-23")
 def test_weights_of_1e_23() -> Answers:
-    """The square of 1e-23 is below the smallest float32: the norm of the layer underflows to K = 0, the quotient
-    becomes infinite, and everything is certified for ever."""
+    """The square of 1e-23 is below the smallest float32: the norm of the layer underflows to K = 0, the
+    quotient becomes infinite, and everything is certified for ever."""
     module = scaled(1e-23, 1e23)
     wrong = naive.float32_constant(m.weight.detach() for m in module[:1])
     claimed = naive.radius(module(PAIR).detach()[0], wrong * 2**0.5 * torch.full((2, 2), 1e23))
@@ -69,8 +71,8 @@ def test_weights_of_1e_23() -> Answers:
 
 @case("Subnormal weights")
 def test_subnormal_weights() -> Answers:
-    """Float64 does not help when the weights are 1e-310: WᵀW is 0, eigenvalues and singular values of it are 0. They
-    are numbers like any other, though, and the next layer may be large."""
+    """Float64 does not help when the weights are 1e-310: WᵀW is 0, eigenvalues and singular values of it
+    are 0. They are numbers like any other, though, and the next layer may be large."""
     module = scaled(1e-310, 1e155, 1e155)
     wrong = naive.through_the_gram_matrix(module[0].weight.detach())
     ours = dense_bound(module[0].weight.detach())
@@ -87,8 +89,8 @@ def test_subnormal_weights() -> Answers:
 
 @case("Weights of 1e-200 and 1e200")
 def test_weights_of_1e_200_and_1e200() -> Answers:
-    """Squares of 1e-200 are 0 and squares of 1e200 are infinite, in float64. One answer makes every radius infinite,
-    the other none; their product is not a number."""
+    """Squares of 1e-200 are 0 and squares of 1e200 are infinite, in float64. One answer makes every radius
+    infinite, the other none; their product is not a number."""
     module = scaled(1e-200, 1e200)
     weights = [module[k].weight.detach() for k in (0, 2)]
     (small, large), ours = map(naive.through_the_gram_matrix, weights), [dense_bound(w) for w in weights]
@@ -104,8 +106,8 @@ def test_weights_of_1e_200_and_1e200() -> Answers:
 
 @case("Weights of 1e20")
 def test_weights_of_1e20() -> Answers:
-    """The squares of 1e20 overflow float32, and a normalised iterate is inf/inf. Nothing is smaller than something
-    that is not a number, so a check written as "margin below ε·K" finds nothing wrong."""
+    """The squares of 1e20 overflow float32, and a normalised iterate is inf/inf. Nothing is smaller than
+    something that is not a number, so a check written as "margin below ε·K" finds nothing wrong."""
     module = scaled(1e20, 1e-20)
     wrong = naive.power_iteration_with_eps(module[0].weight.detach().float(), eps=0.0)
     margin = float(module(PAIR).detach().diff().abs())
@@ -122,8 +124,8 @@ def test_weights_of_1e20() -> Answers:
 
 @case("Layers rescaled by 2^±k")
 def test_layers_rescaled_by_powers_of_two() -> Answers:
-    """Half the first layer, double the last: the same function, with ReLU between. The running product of the norms in
-    float32 underflows on the way and comes back as 0, though the product is 1."""
+    """Half the first layer, double the last: the same function, with ReLU between. The running product of
+    the norms in float32 underflows on the way and comes back as 0, though the product is 1."""
     module, plain = scaled(*[2.0**-60] * 3, *[2.0**60] * 3), scaled(*[1.0] * 6)
     weights = [m.weight.detach() for m in module if isinstance(m, nn.Linear)]
     wrong = naive.float32_constant(weights)
@@ -134,4 +136,32 @@ def test_layers_rescaled_by_powers_of_two() -> Answers:
     for factor in (2.0**-500, 2.0**-3, 2.0**7, 2.0**400):
         moved = scaled(factor, 1.0, 1.0, 1.0, 1 / factor, 1.0)
         assert torch.equal(certified(moved, (2,)).bound().margins, same)
-    return Answers(f"K = {number(wrong)}, radius inf, {broken}", f"the same K₀₁ = {number(ours[0, 1])} to the last bit")
+    return Answers(
+        f"K = {number(wrong)}, radius inf, {broken}", f"the same K₀₁ = {number(ours[0, 1])} to the last bit"
+    )
+
+
+@case("Subnormals flushed to zero")
+def test_subnormals_flushed_to_zero() -> Answers:
+    """`torch.set_flush_denormal(True)` makes inference faster: the processor takes subnormal numbers for
+    zero, in float64, too. A bound computed meanwhile is 0 where the network's weights are not."""
+    module = linear([[0.0], [1e-310]], [1e-306, 0.0])
+    net = certified(module, (1,))
+    x, point = torch.zeros(1, 1).double(), torch.tensor([[2e4]]).double()
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this processor cannot be told to flush subnormals to zero")
+    try:
+        weight = module.weight.detach()
+        wrong = float((weight[1] - weight[0]).norm())
+        with pytest.raises(gn.ConfigError, match="subnormal") as refusal:
+            net.certify(x)
+    finally:
+        torch.set_flush_denormal(False)
+    broken = disproof(module, x, point, math.inf)
+    c = net.certify(x)
+    assert wrong == 0.0
+    assert 0.0 < float(c.radius) <= 1e4
+    return Answers(
+        f"K₀₁ = {number(wrong)}, radius inf, {broken}",
+        f"refused: “{refusal.value}” Without flushing, radius {number(c.radius)}",
+    )

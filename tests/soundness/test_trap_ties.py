@@ -30,8 +30,9 @@ def test_two_way_tie() -> Answers:
 
 @case("All-way tie")
 def test_all_way_tie() -> Answers:
-    """The same code on a network that answers every class alike, such as one whose ReLUs are all dead: no class is
-    left over, the runner-up is −∞, and the most undecided network there is gets an infinite radius."""
+    """The same code on a network that answers every class alike, such as one whose ReLUs are all dead: no
+    class is left over, the runner-up is −∞, and the most undecided network there is gets an infinite
+    radius."""
     module = nn.Sequential(linear([[1.0, 1.0]], [-1.0]), nn.ReLU(), linear([[0.0], [1.0], [2.0]]))
     x, point = torch.tensor([[0.2, 0.2]]).double(), torch.tensor([[0.6, 0.6]]).double()
     claimed = naive.radius_masked_by_value(module(x).detach()[0], 1.0)
@@ -45,8 +46,8 @@ def test_all_way_tie() -> Answers:
 
 @case("Equal rows, equal biases")
 def test_equal_rows_and_equal_biases() -> Answers:
-    """Two classes with the same row and the same bias have K₀₁ = 0, and "two logits that cannot move apart need no
-    check". But they are tied, and which one is answered is for the library to choose."""
+    """Two classes with the same row and the same bias have K₀₁ = 0, and "two logits that cannot move apart
+    need no check". But they are tied, and which one is answered is for the library to choose."""
     module = linear([[1.0, 2.0], [1.0, 2.0]], [0.5, 0.5])
     x = torch.tensor([[0.3, 0.4]]).double()
     y = module(x).detach()[0]
@@ -57,15 +58,15 @@ def test_equal_rows_and_equal_biases() -> Answers:
     c = certified(module, (2,), 0.0).certify(x)
     assert float(c.radius) == 0.0
     return Answers(
-        f"class {int(y.argmax())}, radius {number(claimed)}; class {other} when the two are listed the other way round",
+        f"class {int(y.argmax())}, radius {number(claimed)}; class {other} when listed the other way",
         f"radius {number(c.radius)}, ⊥",
     )
 
 
 @case("Equal rows, unequal biases")
 def test_equal_rows_and_unequal_biases() -> Answers:
-    """The same rows, and a bias that decides: the answer is certain for all x. In float32 the logits of a large input
-    swallow the bias, see a tie and take the first class, which is never right."""
+    """The same rows, and a bias that decides: the answer is certain for all x. In float32 the logits of a
+    large input swallow the bias, see a tie and take the first class, which is never right."""
     module = linear([[1.0, 2.0], [1.0, 2.0]], [0.0, 0.01], torch.float32)
     x = torch.tensor([[3e6, 1e6]])
     wrong = int(module(x).detach()[0].argmax())
@@ -77,15 +78,15 @@ def test_equal_rows_and_unequal_biases() -> Answers:
     assert float(single.radius) == 0.0
     return Answers(
         f"class {wrong}, radius inf; exactly, class 1 leads by 0.01 everywhere",
-        f"class {int(c.label)}, radius {number(c.radius)} for the exact function; radius {number(single.radius)} for "
-        "the float32 network",
+        f"class {int(c.label)}, radius {number(c.radius)} for the exact function; "
+        f"radius {number(single.radius)} for the float32 network",
     )
 
 
 @case("Almost equal rows")
 def test_almost_equal_rows() -> Answers:
-    """‖w_j − w_i‖² = ‖w_j‖² + ‖w_i‖² − 2w_j·w_i costs one matrix product. Where the rows are close all digits cancel:
-    the distance is 0, and the margin needs no check any more."""
+    """‖w_j − w_i‖² = ‖w_j‖² + ‖w_i‖² − 2w_j·w_i costs one matrix product. Where the rows are close all
+    digits cancel: the distance is 0, and the margin needs no check any more."""
     rows = [[1.0, 3.0], [1.0, 3.0 + 2.0**-12]]
     module = linear(rows, [2.0**-13, 0.0], torch.float32)
     distances = naive.gram_distances(module.weight.detach())
@@ -118,7 +119,9 @@ def test_what_is_not_a_number() -> Answers:
                 getattr(first, where).view(-1)[0] = bad
             y = module(x)[0]
             margin = float(y.max() - y.min())
-        fooled += naive.is_certified(margin, naive.through_the_gram_matrix(first.weight.detach()), epsilon=0.1)
+        fooled += naive.is_certified(
+            margin, naive.through_the_gram_matrix(first.weight.detach()), epsilon=0.1
+        )
         net = certified(module, (2,))
         c = net.certify(x)
         assert float(c.radius) == 0.0
@@ -131,8 +134,8 @@ def test_what_is_not_a_number() -> Answers:
 
 @case("An infinite logit")
 def test_an_infinite_logit() -> Answers:
-    """A hidden unit of the float32 network overflows, and its class leads by infinity: no ε·K is larger, so the radius
-    is infinite. Exactly, the other class leads."""
+    """A hidden unit of the float32 network overflows, and its class leads by infinity: no ε·K is larger, so
+    the radius is infinite. Exactly, the other class leads."""
     wide, head = [[1e30], [1.0]], [[1e-30, 0.0], [-1e-31, 2.0]]  # y = (x, 1.9x)
     module = nn.Sequential(linear(wide, dtype=torch.float32), nn.ReLU(), linear(head, dtype=torch.float32))
     x = torch.tensor([[1e10]])

@@ -91,7 +91,7 @@ MOST_WORK = 1e13
 """Floating-point operations one claim may cost: minutes."""
 SAFE = 1.0 + 2.0**-45
 """More than a handful of roundings."""
-CHUNK = 2**23
+CHUNK = 2**20
 """Entries of the largest temporary of a batch."""
 
 
@@ -993,9 +993,9 @@ def prove(a: Map, claim: Fraction, norm: str, method: str, about: str) -> str:
     if norm == "linf":
         need(a.sums()[0] <= claim, f"{about} is below the largest row sum")
         return "row sums"
-    ways, why = [("checked Cholesky", prove_exactly), ("symbols", prove_by_symbols)], ""
     if a.magnitude() <= claim:
         return "sums of entries"
+    ways, why = [("checked Cholesky", prove_exactly), ("symbols", prove_by_symbols)], ""
     for how, way in ways[::-1] if "symbols" in method else ways:
         try:
             for part in a.parts():
@@ -1046,7 +1046,8 @@ def _cheaper_side(a: Map) -> tuple[bool, float]:
     for block, inner, count, band in ((c * w, d * q, h, reach), (d * q, c * w, p, reach // a.grid.stride[0])):
         band = min(count - 1, band)
         work = 2.0 * block**2 * (count * (1 + band) * (2 + band) * block + kh**2 * inner)
-        costs.append(work if block * max(block, inner) * (kh + 2 * band) <= 2 * MOST_ENTRIES else math.inf)
+        fits = block * max(block, inner) * (kh + 2 * band) <= 2 * MOST_ENTRIES and count <= 2**12
+        costs.append(work if fits else math.inf)
     return costs[1] <= costs[0], min(costs)
 
 
@@ -1174,7 +1175,8 @@ def prove_by_symbols(a: Map, claim: Fraction) -> None:
     gh, gw = sides
     small, large = sorted((2 * d, 2 * sy * sx * c))
     work = gh * gw * float(small) * (small * (large + 4.0 * small) + kh * kw * large)
-    if work > MOST_WORK or gh * gw * kh * kw > 2**24 or kh * kw * small * large > MOST_ENTRIES:
+    many = gh * gw > 2**17 or gh * gw * kh * kw > 2**24 or kh * kw * small * large > MOST_ENTRIES
+    if many or work > MOST_WORK:
         raise Unproved("there are too many symbols")
     half = [(k, q) for k in range(gh) for q in range(gw) if (k, q) <= (-k % gh, -q % gw)]  # ω, −ω: one norm
     shifts = [[t * grid.dilation[x] - grid.padding[2 * x] for t in range((kh, kw)[x])] for x in (0, 1)]
