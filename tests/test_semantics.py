@@ -31,7 +31,11 @@ def small_net(seed: int, bias: float = 1.0) -> gn.GloRoNet:
 
 
 @settings(max_examples=25, deadline=None)
-@given(seed=st.integers(0, 10_000), bias=st.sampled_from([0.0, 1.0, 1e3, 1e6]), scale=st.sampled_from([1e-3, 1.0, 50.0]))
+@given(
+    seed=st.integers(0, 10_000),
+    bias=st.sampled_from([0.0, 1.0, 1e3, 1e6]),
+    scale=st.sampled_from([1e-3, 1.0, 50.0]),
+)
 def test_no_float32_evaluation_is_further_off_than_delta(seed: int, bias: float, scale: float) -> None:
     net = small_net(seed, bias)
     x = torch.rand(16, 1, 8, 8) * scale

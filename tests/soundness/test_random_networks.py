@@ -16,6 +16,7 @@ from gloronet.operators.base import Operator
 
 STATED = ("dense", "conv1d", "conv2d", "avgpool", "scale", "translate", "sum", "leakyrelu", "householder")
 """What computes in float32 with a stated error; all other pieces select, or are elementary functions."""
+KINDS = (("l2", "margin"), ("l2", "simple"), ("l2", "lmt"), ("linf", "margin"), ("linf", "simple"))
 FEW = settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
 
 
@@ -24,8 +25,8 @@ FEW = settings(max_examples=5, deadline=None, suppress_health_check=list(HealthC
 @given(data=st.data())
 def test_nothing_contradicts_the_bound(rule: str, data: st.DataObject) -> None:
     module, shape = network(data.draw, rule)
-    norm = data.draw(st.sampled_from(("l2", "l2", "linf")))
-    net = gn.GloRoNet(module, 0.05, shape, norm=norm).eval()
+    norm, form = data.draw(st.sampled_from(KINDS))
+    net = gn.GloRoNet(module, 0.05, shape, form, norm).eval()
     assert rule in {op.kind.rule for op in net.program().ops}
     x = torch.randn(8, *shape, dtype=torch.float64)
     check_program(net, x)

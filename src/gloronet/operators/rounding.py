@@ -130,10 +130,7 @@ def norms_up(rows: Tensor, order: int = 2) -> Tensor:
     power = safe / (2.0 * mantissa)  # exact: the quotient is a power of two
     y = x / power[..., None]
     slack = 1.0 + 2.0 * gamma(n + 8)
-    if order == 1:
-        value = y.abs().sum(-1)
-    else:
-        value = (y * y).sum(-1).sqrt()
+    value = y.abs().sum(-1) if order == 1 else (y * y).sum(-1).sqrt()
     value = (value * slack + (n + 1) * 2.0**-500) * power * slack
     value = torch.nextafter(value, torch.full_like(value, math.inf))
     value = torch.where(largest > 0, value, torch.zeros_like(value))

@@ -109,7 +109,7 @@ class Vouched(Operator):
             value = value.item()
         if not (isinstance(value, int | float) and math.isfinite(value) and value >= 0):
             raise UnsupportedOperation(
-                f"The rule for {type(self.module).__name__} answered {value!r}; it must answer a finite K of at least 0."
+                f"The rule for {type(self.module).__name__} answered {value!r}; it must be finite and at least 0."
             )
         return Proved(float(value), "user rule")
 

@@ -188,4 +188,3 @@ def as_one(ops: Sequence[Op], operators: Sequence[Operator], group: range) -> Ch
 def _weight(operator: Operator) -> Tensor:
     assert isinstance(operator, Dense)
     return operator.weight
-

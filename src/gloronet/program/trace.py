@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-import re
 import warnings
 from functools import partial
 from typing import Any
@@ -30,7 +29,6 @@ from gloronet.operators.rules import (
     MODULE_RULES,
     Call,
     Constant,
-    ModuleRule,
     Step,
     Value,
     Vouched,
@@ -38,6 +36,19 @@ from gloronet.operators.rules import (
 )
 from gloronet.program.agree import require_fit, require_same
 from gloronet.program.constants import Constants, Recipe, Ref
+from gloronet.program.graph import (
+    attribute,
+    clean,
+    describe,
+    field_of,
+    has_clean_rule,
+    is_mutable,
+    is_sequence,
+    needed,
+    path_of,
+    same_size,
+    submodule,
+)
 from gloronet.program.merge import merge
 from gloronet.program.program import INPUT, Op, Program
 
@@ -63,7 +74,7 @@ def _export(module: nn.Module, input_shape: Shape, alone: bool = False) -> torch
         warnings.simplefilter("ignore")
         try:
             exported = torch.export.export(module, (sample,), dynamic_shapes=sizes, strict=False)
-            if any(_is_mutable(node) for node in exported.graph.nodes):
+            if any(is_mutable(node) for node in exported.graph.nodes):
                 exported = exported.run_decompositions({})
                 for node in exported.graph.nodes:
                     node.meta["functionalised"] = True
@@ -85,6 +96,10 @@ def _sample(module: nn.Module, input_shape: Shape, batch: int) -> Tensor:
     return torch.zeros(batch, *input_shape, dtype=like.dtype, device=like.device)
 
 
+_SYMBOL = object()
+"""Stands for a number that depends on the size of the batch."""
+
+
 class _Reader:
     """Walks the exported graph once, front to back, turning nodes into operations and recipes."""
 
@@ -93,7 +108,7 @@ class _Reader:
         self.input_shape = input_shape
         self.signature = exported.graph_signature
         self.lifted = exported.constants
-        self.nodes = _needed(list(exported.graph.nodes))
+        self.nodes = needed(list(exported.graph.nodes))
         # Making a graph functional moves nodes between modules' paths: then no module rule is safe.
         self.module_rules = not any("functionalised" in n.meta for n in self.nodes)
         self.constants = Constants(module)
@@ -111,7 +126,7 @@ class _Reader:
                 self._placeholder(node)
             elif node.op == "output":
                 result = node.args[0]
-            elif not isinstance(node.meta.get("val"), Tensor) and not _is_sequence(node):
+            elif not isinstance(node.meta.get("val"), Tensor) and not is_sequence(node):
                 self.known[node] = _SYMBOL  # sizes of the batch and assertions about them
             elif not any(isinstance(self.known.get(a), Value) for a in node.all_input_nodes):
                 self._recipe(node)
@@ -169,7 +184,7 @@ class _Reader:
     def _recipe(self, node: torch.fx.Node) -> None:
         if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
             raise UnsupportedOperation(
-                f"{_describe(node, self.module)} draws random numbers: no bound holds for it."
+                f"{describe(node, self.module)} draws random numbers: no bound holds for it."
             )
         if not callable(node.target) or any(self.known.get(a) is _SYMBOL for a in node.all_input_nodes):
             raise self._refusal(node, "it depends on the size of the batch")
@@ -177,7 +192,7 @@ class _Reader:
         args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), convert.__getitem__)
         self.constants.recipes.append(Recipe(node.name, node.target, args, kwargs))
         if isinstance(node.meta.get("val"), Tensor):
-            self._constant(node, f"{_path(node)}.{node.name}".lstrip("."))
+            self._constant(node, f"{path_of(node)}.{node.name}".lstrip("."))
         else:
             self.known[node] = Constant(node.name, ())
 
@@ -196,10 +211,8 @@ class _Reader:
         """The call's arguments by name, with what is known in place of nodes."""
         arguments: dict[str, Any] = {}
         for k, argument in enumerate(node.target._schema.arguments):  # type: ignore[union-attr]
-            if k < len(node.args):
-                value = node.args[k]
-            else:
-                value = node.kwargs.get(argument.name, argument.default_value)
+            otherwise = node.kwargs.get(argument.name, argument.default_value)
+            value = node.args[k] if k < len(node.args) else otherwise
             arguments[argument.name] = torch.fx.node.map_arg(value, self.known.__getitem__)
         return arguments
 
@@ -211,7 +224,9 @@ class _Reader:
         a = self._arguments(node)
         x, statistics = a["input"], {k: a[k] for k in ("weight", "bias", "running_mean", "running_var")}
         if a.get("training", False) or statistics["running_mean"] is None:
-            raise self._refusal(node, "it uses the statistics of the batch; call eval(), and track running ones")
+            raise self._refusal(
+                node, "it uses the statistics of the batch; call eval(), and track running ones"
+            )
         if any(isinstance(value, Value) for value in statistics.values()):
             raise self._refusal(node, "its statistics depend on the input")
         shape = (-1, *[1] * (len(x.shape) - 1))
@@ -228,10 +243,10 @@ class _Reader:
         for k, (kind, field, which, attributes) in enumerate(steps):
             inner = f"{node.name}:{which}"
             self.constants.recipes.append(made[which]._replace(name=inner))
-            name = self._named(f"{_path(node)}.{node.name}.{which}".lstrip("."), inner)
+            name = self._named(f"{path_of(node)}.{node.name}.{which}".lstrip("."), inner)
             output = node.name if k == len(steps) - 1 else f"{node.name}_{which}"
             attributes = attributes | {"roundings": 8}
-            self.ops.append(Op(_path(node), kind, x.shape, (x.name,), output, {field: name}, attributes))
+            self.ops.append(Op(path_of(node), kind, x.shape, (x.name,), output, {field: name}, attributes))
             x = Value(output, x.shape)
         self.known[node] = x
 
@@ -247,8 +262,8 @@ class _Reader:
         if not self.module_rules:
             return None
         for key, (path, _) in node.meta.get("nn_module_stack", {}).items():
-            module = _submodule(self.module, path)
-            if module is None or not _has_clean_rule(module):
+            module = submodule(self.module, path)
+            if module is None or not has_clean_rule(module):
                 continue
             group = [n for n in self.nodes if key in n.meta.get("nn_module_stack", {})]
             members = set(group)
@@ -265,7 +280,7 @@ class _Reader:
             x = self.known[inputs.pop()]
             if not isinstance(x, Value):
                 return None
-            self._append(outputs[0], node, self._module_step(module, x, _clean(path), outputs[0]))
+            self._append(outputs[0], node, self._module_step(module, x, clean(path), outputs[0]))
             return group
         return None
 
@@ -280,7 +295,7 @@ class _Reader:
             for name, t in state.items():
                 full, inner = f"{path}.{name}".lstrip("."), f"{output.name}:{name}"
                 if full not in self.constants.parameters.values():
-                    self.constants.sources[inner] = partial(_attribute, module, name)
+                    self.constants.sources[inner] = partial(attribute, module, name)
                     full = self._named(full, inner)
                 tensors[name] = Constant(full, tuple(t.shape))
             return Step(Vouched, (x,), tensors, {"module": module, "constant": rule})
@@ -297,7 +312,7 @@ class _Reader:
         for f, value in fields.items():
             if isinstance(value, Tensor):
                 inner = f"{output.name}:{f}"
-                self.constants.sources[inner] = partial(_field, rule, module, x.shape, f)
+                self.constants.sources[inner] = partial(field_of, rule, module, x.shape, f)
                 tensors[f] = Constant(self._named(f"{path}.{f}".lstrip("."), inner), tuple(value.shape))
         attributes = {f: v for f, v in fields.items() if not isinstance(v, Tensor) and v is not None}
         return Step(type(answer), (x,), tensors, attributes)
@@ -310,7 +325,7 @@ class _Reader:
             tensors[f] = constant.name
         shape = step.inputs[0].shape
         inputs = tuple(v.name for v in step.inputs)
-        self.ops.append(Op(_path(first), step.operator, shape, inputs, node.name, tensors, step.attributes))
+        self.ops.append(Op(path_of(first), step.operator, shape, inputs, node.name, tensors, step.attributes))
         self.known[node] = Value(node.name, self._shape(node))
 
     def _number(self, node: torch.fx.Node, number: Any) -> Constant:
@@ -319,11 +334,11 @@ class _Reader:
             raise self._refusal(node, "it depends on the size of the batch")
         inner = f"{node.name}:number"
         self.constants.fixed[inner] = torch.tensor(number, dtype=node.meta["val"].dtype)
-        return Constant(self._named(f"{_path(node)}.{node.name}.constant".lstrip("."), inner), ())
+        return Constant(self._named(f"{path_of(node)}.{node.name}.constant".lstrip("."), inner), ())
 
     def _shape(self, node: torch.fx.Node) -> Shape:
         value = node.meta.get("val")
-        if not isinstance(value, Tensor) or not value.shape or not _same_size(value.shape[0], self.batch):
+        if not isinstance(value, Tensor) or not value.shape or not same_size(value.shape[0], self.batch):
             raise self._refusal(node, "it mixes the samples of a batch")
         if not all(isinstance(n, int) for n in value.shape[1:]):
             raise self._refusal(node, "its size depends on the batch")
@@ -332,10 +347,10 @@ class _Reader:
         return tuple(value.shape[1:])
 
     def _refusal(self, node: torch.fx.Node, reason: str | None = None) -> UnsupportedOperation:
-        what = _describe(node, self.module)
+        what = describe(node, self.module)
         if reason is not None:
             return UnsupportedOperation(f"No bound for {what}: {reason}.")
-        module = _submodule(self.module, _path(node))
+        module = submodule(self.module, path_of(node))
         if module is not None and not list(module.children()) and module is not self.module:
             name = type(module).__name__
             prefix = "nn." if type(module).__module__.startswith("torch.nn.") else ""
@@ -348,90 +363,12 @@ class _Reader:
         return UnsupportedOperation(f"No bound rule for {what}. {remedy}{hint}")
 
 
-_BATCH_NORMS = (torch.ops.aten.batch_norm.default, torch.ops.aten._native_batch_norm_legit_no_training.default)
+_BATCH_NORMS = (
+    torch.ops.aten.batch_norm.default,
+    torch.ops.aten._native_batch_norm_legit_no_training.default,
+)
 
 
 def _gain(variance: Tensor, weight: Tensor | None, eps: float, shape: Shape) -> Tensor:
     gain = torch.rsqrt(variance + eps)
     return (gain if weight is None else gain * weight).reshape(shape)
-
-
-_SYMBOL = object()
-"""Stands for a number that depends on the size of the batch."""
-
-
-def _needed(nodes: list[torch.fx.Node]) -> list[torch.fx.Node]:
-    """The nodes the output depends on, in order: what a hook computes for itself is no part of the function."""
-    wanted = {n for n in nodes if n.op in ("output", "placeholder")}
-    for node in reversed(nodes):
-        if node in wanted:
-            wanted.update(node.all_input_nodes)
-    return [n for n in nodes if n in wanted]
-
-
-def _has_clean_rule(module: nn.Module) -> bool:
-    registered = MODULE_RULES.get(type(module))
-    hooks = nn.modules.module
-    return (
-        registered is not None
-        and type(module).forward is registered.forward
-        and type(module).__call__ is nn.Module.__call__
-        and "forward" not in vars(module)
-        and not any(
-            vars(m)[name]
-            for m in module.modules()
-            for name in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-        )
-        and not (hooks._global_forward_hooks or hooks._global_forward_pre_hooks)
-        and not any(torch.nn.utils.parametrize.is_parametrized(m) for m in module.modules())
-    )
-
-
-def _describe(node: torch.fx.Node, root: nn.Module) -> str:
-    path = _path(node)
-    module = _submodule(root, path)
-    if module is not None and not list(module.children()) and module is not root:
-        return f"{type(module).__name__} at {path}"
-    operation = str(node.target).removeprefix("aten.").split(".")[0]
-    return f"the operation {operation} at {path or 'the top of the network'}"
-
-
-def _path(node: torch.fx.Node) -> str:
-    stack = node.meta.get("nn_module_stack") or {}
-    return _clean(list(stack.values())[-1][0]) if stack else ""
-
-
-def _clean(path: str) -> str:
-    """The module's own path: torch.export marks a second call of the same module as path@1."""
-    return re.sub(r"@\d+", "", path)
-
-
-def _submodule(root: nn.Module, path: str) -> nn.Module | None:
-    try:
-        return root.get_submodule(_clean(path))
-    except AttributeError:
-        return None
-
-
-def _attribute(module: nn.Module, name: str) -> Tensor:
-    owner, _, leaf = name.rpartition(".")
-    return getattr(module.get_submodule(owner), leaf)
-
-
-def _field(rule: ModuleRule, module: nn.Module, shape: Shape, name: str) -> Tensor:
-    return getattr(rule(module, shape, "l2"), name)
-
-
-def _same_size(a: Any, b: Any) -> bool:
-    if isinstance(a, torch.SymInt) and isinstance(b, torch.SymInt):
-        return a.node.expr == b.node.expr
-    return isinstance(a, int) and isinstance(b, int) and a == b
-
-
-def _is_sequence(node: torch.fx.Node) -> bool:
-    return isinstance(node.meta.get("val"), list | tuple)
-
-
-def _is_mutable(node: torch.fx.Node) -> bool:
-    schema = getattr(node.target, "_schema", None)
-    return bool(schema is not None and schema.is_mutable)
