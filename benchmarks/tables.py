@@ -9,6 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from benchmarks.bounds import NETS
 from benchmarks.record import RECORDS
 
 README = Path(__file__).parent.parent / "README.md"
@@ -56,6 +57,25 @@ def measured() -> str:
             f"= {mnist['certify_ratio']:.1f}×",
             "the same",
         ),
+        (
+            "MNIST, VRA by semantics",
+            ", ".join(f"{name} {value:.2%}" for name, value in mnist["vra_by_semantics"].items()),
+            "the same",
+        ),
+        (
+            "MNIST, proof of 10,000 certificates",
+            f"written in {mnist['proof_seconds']:.1f} s, checked in {mnist['check_seconds']:.1f} s",
+            "the same",
+        ),
+        *(
+            (
+                f"bound of {r['net']} ({'×'.join(map(str, NETS[r['net']][0]))}), slack",
+                f"{r['seconds']:.1f} s; {_slack(r, 'checked Cholesky')} exact, "
+                f"{_slack(r, 'polyphase symbols')} symbols",
+                "`python -m benchmarks.bounds`",
+            )
+            for r in _read("bounds-cpu")["results"]
+        ),
     ]
     head = ["| what | measured | command |", "|---|---|---|"]
     where = f'On {mnist["cpu"]}, {mnist["threads"]} threads, torch {mnist["torch"]}; VRA by bounds, `"real"`.'
@@ -64,6 +84,12 @@ def measured() -> str:
 
 def _read(name: str) -> dict[str, Any]:
     return json.loads((RECORDS / f"{name}.json").read_text())
+
+
+def _slack(result: dict[str, Any], method: str) -> str:
+    """The largest relative slack of the layers bounded in that way."""
+    slacks = [row["slack"] for row in result["layers"] if row["method"] == method]
+    return f"{max(slacks):.0e}" if slacks else "none"
 
 
 def _median(mnist: dict[str, Any], kind: str) -> float:
