@@ -71,7 +71,7 @@ def converged(operator: Any, u: torch.Tensor) -> float:
     def gram(v: torch.Tensor) -> torch.Tensor:
         return operator.adjoint(operator.apply(v.reshape(shape))).reshape(-1)
 
-    ritz = largest_ritz_value(gram, u.numel(), u)
+    ritz = largest_ritz_value(gram, u.numel(), u, tolerance=1e-12)
     sigma, _ = operator.estimate(u, 500, "l2")
     return max(math.sqrt(ritz), float(sigma))
 

@@ -12,10 +12,11 @@ import re
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import torch
+from tests.soundness import naive
 from torch import Tensor, nn
 
 import gloronet as gn
@@ -82,14 +83,22 @@ def linear(weight: object, bias: object = None, dtype: torch.dtype = torch.float
     return layer
 
 
-def conv(kernel: object, dtype: torch.dtype = torch.float64, **settings: object) -> nn.Conv2d:
-    """A convolution without bias by a kernel (h, w), or (c_out, c_in, h, w)."""
-    weight = torch.as_tensor(kernel, dtype=dtype)
-    weight = weight.reshape(1, 1, *weight.shape) if weight.dim() == 2 else weight
-    layer = nn.Conv2d(weight.shape[1], weight.shape[0], tuple(weight.shape[2:]), bias=False, **settings)  # type: ignore[arg-type]
+def conv(kernel: object, **settings: Any) -> nn.Conv2d:
+    """A convolution of one channel, without bias, by a kernel (h, w)."""
+    weight = torch.as_tensor(kernel, dtype=torch.float64)
+    layer = nn.Conv2d(1, 1, tuple(weight.shape), bias=False, dtype=torch.float64, **settings)
     with torch.no_grad():
-        layer.to(dtype).weight.copy_(weight)
+        layer.weight.copy_(weight)
     return layer
+
+
+def at(*values: float) -> Tensor:
+    """One input with these entries."""
+    return torch.tensor([values], dtype=torch.float64)
+
+
+X, ACROSS = at(0.9, 0.1), at(0.49, 0.51)
+"""On either side of x₀ = x₁, which is 0.8/√2 = 0.5657 away from X."""
 
 
 def certified(
@@ -110,6 +119,11 @@ def disproof(module: nn.Module, x: Tensor, point: Tensor, radius: float) -> str:
     with torch.no_grad():
         assert int(module(point).argmax(1)) != int(module(x).argmax(1))
     return f"with another label at {number(float(square) ** 0.5)}"
+
+
+def claimed_radius(module: nn.Module, k: float, x: Tensor = X) -> float:
+    """What somebody's constant K before a last layer of rows (1, 0) and (0, 1) makes of the logits at x."""
+    return naive.radius(module(x).detach()[0], torch.full((2, 2), k * 2**0.5))
 
 
 def jacobian(module: nn.Module, x: Tensor) -> Tensor:

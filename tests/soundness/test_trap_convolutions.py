@@ -6,7 +6,17 @@ import math
 
 import torch
 from tests.soundness import naive
-from tests.soundness.cases import Answers, case, certified, conv, disproof, jacobian, linear, number, spectral
+from tests.soundness.cases import (
+    Answers,
+    case,
+    certified,
+    conv,
+    disproof,
+    jacobian,
+    linear,
+    number,
+    spectral,
+)
 from torch import nn
 
 

@@ -8,14 +8,21 @@ import pytest
 import torch
 import torch.fx
 from tests.soundness import naive
-from tests.soundness.cases import Answers, case, certified, disproof, linear, number
+from tests.soundness.cases import (
+    ACROSS,
+    Answers,
+    X,
+    at,
+    case,
+    certified,
+    claimed_radius,
+    disproof,
+    linear,
+    number,
+)
 from torch import Tensor, nn
 
 import gloronet as gn
-
-X = torch.tensor([[0.9, 0.1]]).double()
-MIDDLE = torch.tensor([[0.49, 0.51]]).double()
-"""Just across the boundary x₀ = x₁, which is 0.5657 from X."""
 
 
 class Block(nn.Module):
@@ -29,13 +36,8 @@ class Block(nn.Module):
         return torch.relu(self.layer(x))
 
 
-def head(bias: float = 0.0) -> nn.Linear:
-    return linear(torch.eye(2), [0.0, bias])
-
-
-def claimed_radius(module: nn.Module, k: float, x: Tensor = X) -> float:
-    """(y_j − y_i)/(K‖w_j − w_i‖), with somebody's K."""
-    return naive.radius(module(x).detach()[0], torch.full((2, 2), k * 2**0.5))
+def head() -> nn.Linear:
+    return linear(torch.eye(2))
 
 
 def proved(module: nn.Module, truth: float, k: float, x: Tensor = X) -> str:
@@ -58,7 +60,7 @@ def test_hooks() -> Answers:
     assert torch.equal(torch.fx.symbolic_trace(module)(X), X)
     assert torch.equal(module(X), 3.0 * X)
     claimed = claimed_radius(module, wrong)
-    broken = disproof(module, X, MIDDLE, claimed)
+    broken = disproof(module, X, ACROSS, claimed)
     return Answers(
         f"K = {number(wrong)}, radius {number(claimed)}, {broken}", proved(module, 0.8 / 2**0.5, 3.0)
     )
@@ -82,7 +84,7 @@ def test_subclasses_and_patched_methods() -> Answers:
     for layer in (loud, patched):
         module = nn.Sequential(layer, nn.ReLU(), head())
         claimed = claimed_radius(module, naive.constant([layer]))
-        broken = disproof(module, X, MIDDLE, claimed)
+        broken = disproof(module, X, ACROSS, claimed)
         words.append(proved(module, 0.8 / 2**0.5, 5.0))
     return Answers(f"K = 1, radius {number(claimed)}, {broken}", words[0])
 
@@ -96,7 +98,7 @@ def test_a_layer_used_twice() -> Answers:
     wrong = naive.constant(list(module.modules())[1:3])
     assert [m for m in module.modules() if m is layer] == [layer]
     claimed = claimed_radius(module, wrong)
-    broken = disproof(module, X, MIDDLE, claimed)
+    broken = disproof(module, X, ACROSS, claimed)
     return Answers(
         f"K = {number(wrong)}, radius {number(claimed)}, {broken}", proved(module, 0.8 / 2**0.5, 9.0)
     )
@@ -112,7 +114,7 @@ def test_an_unknown_layer() -> Answers:
             return x * x
 
     module = nn.Sequential(Square(), linear([[1.0, 0.0], [0.0, 0.0]], [0.0, 49.0]))
-    x, point = torch.tensor([[10.0, 0.0]]).double(), torch.tensor([[6.9, 0.0]]).double()
+    x, point = at(10.0, 0.0), at(6.9, 0.0)
     claimed = naive.radius(module(x).detach()[0], torch.full((2, 2), naive.constant([module[0]])))
     broken = disproof(module, x, point, claimed)
     with pytest.raises(gn.UnsupportedOperation, match="No bound for Square at 0") as refusal:
@@ -127,7 +129,7 @@ def test_gelu_counted_as_one() -> Answers:
     """GELU looks like ReLU and is drawn below it, but it dips before it rises: its slope at √2 is 1.129.
     Ten of them in a row are worth a factor of 3.4."""
     module = nn.Sequential(*[nn.GELU() for _ in range(10)])
-    a, b = torch.tensor([[1.41, 1.42]]).double()[0]
+    a, b = at(1.41, 1.42)[0]
     slope = float((nn.GELU()(b) - nn.GELU()(a)) / (b - a))
     ours = certified(nn.Sequential(*module, head()), (2,)).bound()
     each = ours.layers[0].value
@@ -155,7 +157,7 @@ def test_branches_that_meet() -> Answers:
             a, b = self.a(x), self.b(x)
             return self.head(torch.cat([a, b], 1) if self.concatenate else a + b)
 
-    point, words = torch.tensor([[0.39, 0.1]]).double(), []
+    point, words = at(0.39, 0.1), []
     for concatenate, k in ((False, 2.0), (True, 2**0.5)):
         module = Joined(concatenate)
         wrong = max(naive.constant([module.a.layer]), naive.constant([module.b.layer]))
@@ -178,14 +180,14 @@ def test_the_margin_over_one_row() -> Answers:
     """ "The logit moves by at most ε·K, and the margin is m, so the radius is m/K." The other logit moves,
     too, and may move the other way."""
     module = linear([[1.0, 0.0], [-1.0, 0.0]])
-    claimed = float(module(X).detach().diff().abs()) / spectral_of_row(module)
-    broken = disproof(module, X, torch.tensor([[-0.01, 0.1]]).double(), claimed)
+    claimed = float(module(X).detach().diff().abs()) / row_norm(module)
+    broken = disproof(module, X, at(-0.01, 0.1), claimed)
     c = certified(module, (2,)).certify(X)
     assert 0.9 * (1 - 1e-6) <= float(c.radius) <= 0.9
     return Answers(f"radius {number(claimed)}, {broken}", f"radius {number(c.radius)}, with K‖w₁ − w₀‖")
 
 
-def spectral_of_row(layer: nn.Linear) -> float:
+def row_norm(layer: nn.Linear) -> float:
     return float(layer.weight.detach()[0].norm())
 
 
@@ -196,7 +198,7 @@ def test_l2_constants_for_linf() -> Answers:
     n = 100
     module = linear(torch.stack([torch.ones(n), torch.zeros(n)]))
     x = torch.full((1, n), 0.5).double()
-    claimed = float(module(x).detach()[0, 0]) / spectral_of_row(module)
+    claimed = float(module(x).detach()[0, 0]) / row_norm(module)
     point = torch.full((1, n), -0.01).double()
     largest = float((point - x).abs().max())
     assert largest < claimed
@@ -217,7 +219,7 @@ def test_standardisation_outside_the_network() -> Answers:
     inner = nn.Sequential(Block(), head())
     module = nn.Sequential(gn.Standardize(0.0, std), inner)
     claimed = claimed_radius(inner, naive.constant([inner[0].layer]), X / std)
-    broken = disproof(module, X, MIDDLE, claimed)
+    broken = disproof(module, X, ACROSS, claimed)
     return Answers(
         f"radius {number(claimed)}, {broken}", proved(module, 0.8 / 2**0.5, 1 / std) + ", in raw units"
     )
@@ -229,7 +231,7 @@ def test_batchnorm_counted_as_one() -> Answers:
     variance of a quiet channel is small."""
     module, _ = with_batchnorm(variance=0.0004 - 1e-5, gain=1.0)
     claimed = claimed_radius(module, naive.constant(module[:1]))
-    broken = disproof(module, X, MIDDLE, claimed)
+    broken = disproof(module, X, ACROSS, claimed)
     return Answers(
         f"K = 1, radius {number(claimed)}, {broken}", proved(module, 0.8 / 2**0.5, 1 / 0.0004**0.5)
     )
@@ -244,7 +246,7 @@ def test_batchnorm_with_a_negative_gain() -> Answers:
         norm.weight[1] = 0.5
         norm.bias.fill_(6.0)
     wrong = float((norm.weight / (norm.running_var + norm.eps).sqrt()).detach().max())
-    point = torch.tensor([[-0.05, 0.1]]).double()
+    point = at(-0.05, 0.1)
     claimed = claimed_radius(module, wrong)
     broken = disproof(module, X, point, claimed)
     net = certified(module, (2,))

@@ -5,7 +5,18 @@ from __future__ import annotations
 import torch
 from tests.laws import dense, exactly_bounded
 from tests.soundness import naive
-from tests.soundness.cases import Answers, case, certified, conv, disproof, jacobian, linear, number, spectral
+from tests.soundness.cases import (
+    Answers,
+    at,
+    case,
+    certified,
+    conv,
+    disproof,
+    jacobian,
+    linear,
+    number,
+    spectral,
+)
 from torch import nn
 from torch.nn.utils.parametrizations import spectral_norm
 
@@ -105,7 +116,7 @@ def test_residual_frozen_at_initialisation() -> Answers:
     assert 1.0 <= net.bound().constant <= 1.0 + 1e-6
     with torch.no_grad():
         block.inner.weight.copy_(torch.eye(2) * 2.0)
-    x, point = torch.tensor([[0.2, 0.1]]).double(), torch.tensor([[0.149, 0.151]]).double()
+    x, point = at(0.2, 0.1), at(0.149, 0.151)
     claimed = float(module(x).detach().diff().abs()) / (kept() * 2**0.5)
     ours, c = net.bound().constant, net.certify(x)
     broken = disproof(module, x, point, claimed)
@@ -165,7 +176,7 @@ def test_slopes_sampled_at_the_data() -> Answers:
     wrong = naive.sampled_slope(module, x)
     assert wrong == 0.0
     beside = x[4999:5000]
-    broken = disproof(module, beside, torch.tensor([[0.5]]).double(), float("inf"))
+    broken = disproof(module, beside, at(0.5), float("inf"))
     c = certified(module, (1,)).certify(beside)
     assert 0.0 < float(c.radius) <= 0.01
     return Answers(

@@ -9,7 +9,7 @@ from fractions import Fraction
 import numpy as np
 import torch
 from tests.soundness import naive
-from tests.soundness.cases import Answers, case, certified, disproof, linear, number
+from tests.soundness.cases import Answers, at, case, certified, disproof, linear, number
 from torch import nn
 
 from gloronet.config import parse_epsilon
@@ -20,7 +20,7 @@ def test_epsilon_zero() -> Answers:
     """At ε = 0 every test "margin ≥ ε·K" is true, ties included. Certified should mean that something around
     the point is safe, however little."""
     module = linear([[1.0], [-1.0]])
-    x, point = torch.zeros(1, 1).double(), torch.tensor([[-1e-100]], dtype=torch.float64)
+    x, point = torch.zeros(1, 1).double(), at(-1e-100)
     assert naive.is_certified(margin=0.0, k=2.0, epsilon=0.0)
     broken = disproof(module, x, point, 1e-99)
     net = certified(module, (1,), 0)
@@ -40,7 +40,7 @@ def test_decimal_epsilon_rounded_down() -> Answers:
     certified "at 0.3" by every program that reads ε with `float`."""
     wrong, ours = float("0.3"), parse_epsilon("0.3")
     module = linear([[1.0], [0.0]], [0.0, 0.0])
-    x, point = torch.tensor([[wrong]], dtype=torch.float64), torch.tensor([[-1e-300]], dtype=torch.float64)
+    x, point = at(wrong), at(-1e-300)
     assert Fraction(wrong) < Fraction(3, 10)
     assert naive.is_certified(float(x), 1.0, wrong)
     broken = disproof(module, x, point, ours)
@@ -59,9 +59,9 @@ def test_epsilon_written_with_three_digits() -> Answers:
     """Papers write 0.141 for 36/255 = 0.14117…, and their code reads the paper. A table "at 36/255" then
     counts points that are only safe up to 0.141."""
     module = linear([[1.0], [0.0]])
-    x = torch.tensor([[0.1411]], dtype=torch.float64)
+    x = at(0.1411)
     assert naive.is_certified(float(x), 1.0, float("0.141"))
-    broken = disproof(module, x, torch.tensor([[-1e-9]], dtype=torch.float64), 36 / 255)
+    broken = disproof(module, x, at(-1e-9), 36 / 255)
     assert not certified(module, (1,), "36/255").certify(x).certified
     return Answers(f"certified, {broken}", 'ε = "36/255" is a fraction: ⊥')
 
@@ -95,7 +95,7 @@ def test_a_bias_of_a_million() -> Answers:
         linear([[1.0, 0.0], [0.0, 1.0]], [1e6, 1e6], torch.float32), nn.ReLU(),
         linear([[1.0, -1.0], [-1.0, 1.0]], dtype=torch.float32),
     )  # fmt: skip
-    x, point = torch.tensor([[0.54, 0.46]]), torch.tensor([[0.498, 0.502]], dtype=torch.float64)
+    x, point = torch.tensor([[0.54, 0.46]]), at(0.498, 0.502)
     claimed = naive.radius(module(x).detach()[0], torch.full((2, 2), 8**0.5))
     net = certified(module, (2,))
     c, single = net.certify(x), net.certify(x, semantics="float32")

@@ -7,15 +7,11 @@ import math
 import pytest
 import torch
 from tests.soundness import naive
-from tests.soundness.cases import Answers, case, certified, disproof, linear, number
+from tests.soundness.cases import ACROSS, Answers, X, at, case, certified, disproof, linear, number
 from torch import nn
 
 import gloronet as gn
 from gloronet.operators.norms import dense_bound
-
-PAIR = torch.tensor([[0.9, 0.1]]).double()
-OTHER = torch.tensor([[0.4, 0.6]]).double()
-"""x₀ > x₁ and x₀ < x₁, 0.7071 apart; the boundary between them is at 0.5657 from the first."""
 
 
 def scaled(*factors: float, dtype: torch.dtype = torch.float64) -> nn.Sequential:
@@ -27,7 +23,7 @@ def scaled(*factors: float, dtype: torch.dtype = torch.float64) -> nn.Sequential
     return nn.Sequential(*found)
 
 
-def check_radius(module: nn.Module, x: torch.Tensor = PAIR) -> float:
+def check_radius(module: nn.Module, x: torch.Tensor = X) -> float:
     """Ours is below the true radius 0.8/√2, and hardly."""
     radius = float(certified(module, (2,)).certify(x).radius)
     assert 0.8 / 2**0.5 * (1 - 1e-5) <= radius <= 0.8 / 2**0.5 * (1 + 1e-7)
@@ -41,9 +37,9 @@ def test_weights_of_1e_12() -> Answers:
     module = scaled(1e-12, 1e12)
     wrong, truth = naive.power_iteration_with_eps(module[0].weight.detach()), 1e-12
     ours = certified(module, (2,)).bound().constant
-    claimed = naive.radius(module(PAIR).detach()[0], wrong * 2**0.5 * torch.full((2, 2), 1e12))
+    claimed = naive.radius(module(X).detach()[0], wrong * 2**0.5 * torch.full((2, 2), 1e12))
     assert wrong == 0.0
-    broken = disproof(module, PAIR, OTHER, claimed)
+    broken = disproof(module, X, ACROSS, claimed)
     assert truth <= ours <= truth * (1 + 1e-6)
     return Answers(
         f"K = {number(wrong)}, radius {claimed}, {broken}",
@@ -57,10 +53,10 @@ def test_weights_of_1e_23() -> Answers:
     quotient becomes infinite, and everything is certified for ever."""
     module = scaled(1e-23, 1e23)
     wrong = naive.float32_constant(m.weight.detach() for m in module[:1])
-    claimed = naive.radius(module(PAIR).detach()[0], wrong * 2**0.5 * torch.full((2, 2), 1e23))
+    claimed = naive.radius(module(X).detach()[0], wrong * 2**0.5 * torch.full((2, 2), 1e23))
     assert wrong == 0.0
     assert math.isinf(claimed)
-    broken = disproof(module, PAIR, OTHER, claimed)
+    broken = disproof(module, X, ACROSS, claimed)
     ours = certified(module, (2,)).bound().constant
     assert 1e-23 * (1 - 1e-6) <= ours <= 1e-23 * (1 + 1e-6)
     return Answers(
@@ -76,9 +72,9 @@ def test_subnormal_weights() -> Answers:
     module = scaled(1e-310, 1e155, 1e155)
     wrong = naive.through_the_gram_matrix(module[0].weight.detach())
     ours = dense_bound(module[0].weight.detach())
-    c = certified(module, (2,)).certify(PAIR)
+    c = certified(module, (2,)).certify(X)
     assert wrong == 0.0
-    broken = disproof(module, PAIR, OTHER, math.inf)
+    broken = disproof(module, X, ACROSS, math.inf)
     assert 1e-310 <= ours <= 1e-310 * (1 + 1e-6)
     assert float(c.radius) <= 0.8 / 2**0.5
     return Answers(
@@ -96,7 +92,7 @@ def test_weights_of_1e_200_and_1e200() -> Answers:
     (small, large), ours = map(naive.through_the_gram_matrix, weights), [dense_bound(w) for w in weights]
     assert small == 0.0
     assert not math.isfinite(large)
-    broken = disproof(module, PAIR, OTHER, math.inf)
+    broken = disproof(module, X, ACROSS, math.inf)
     assert all(w <= b <= w * (1 + 1e-6) for w, b in zip((1e-200, 1e200), ours, strict=True))
     return Answers(
         f"K = {number(small)} and {number(large)}; K = 0 means radius inf, {broken}",
@@ -110,12 +106,12 @@ def test_weights_of_1e20() -> Answers:
     something that is not a number, so a check written as "margin below ε·K" finds nothing wrong."""
     module = scaled(1e20, 1e-20)
     wrong = naive.power_iteration_with_eps(module[0].weight.detach().float(), eps=0.0)
-    margin = float(module(PAIR).detach().diff().abs())
+    margin = float(module(X).detach().diff().abs())
     assert math.isnan(wrong)
     assert naive.is_certified(margin, wrong * 1e-20 * 2**0.5, epsilon=0.6)
-    broken = disproof(module, PAIR, torch.tensor([[0.49, 0.51]]).double(), 0.6)
+    broken = disproof(module, X, at(0.49, 0.51), 0.6)
     ours = certified(module, (2,))
-    assert not ours.certify(PAIR, 0.6).certified
+    assert not ours.certify(X, 0.6).certified
     return Answers(
         f"K = {wrong}, certified at 0.6, {broken}",
         f"K = {number(ours.bound().constant)}, radius {number(check_radius(module))}",
@@ -130,7 +126,7 @@ def test_layers_rescaled_by_powers_of_two() -> Answers:
     weights = [m.weight.detach() for m in module if isinstance(m, nn.Linear)]
     wrong = naive.float32_constant(weights)
     assert wrong == 0.0
-    broken = disproof(module, PAIR, OTHER, math.inf)
+    broken = disproof(module, X, ACROSS, math.inf)
     ours, same = (certified(m, (2,)).bound().margins for m in (module, plain))
     assert torch.equal(ours, same)
     for factor in (2.0**-500, 2.0**-3, 2.0**7, 2.0**400):
@@ -147,7 +143,7 @@ def test_subnormals_flushed_to_zero() -> Answers:
     zero, in float64, too. A bound computed meanwhile is 0 where the network's weights are not."""
     module = linear([[0.0], [1e-310]], [1e-306, 0.0])
     net = certified(module, (1,))
-    x, point = torch.zeros(1, 1).double(), torch.tensor([[2e4]]).double()
+    x, point = torch.zeros(1, 1).double(), at(2e4)
     if not torch.set_flush_denormal(True):
         pytest.skip("this processor cannot be told to flush subnormals to zero")
     try:

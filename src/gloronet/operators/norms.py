@@ -90,10 +90,12 @@ def gram_bound(gram: BandedGram, matvec: Callable[[Tensor], Tensor]) -> float:
     return math.inf
 
 
-def largest_ritz_value(matvec: Callable[[Tensor], Tensor], n: int, like: Tensor, steps: int = 1000) -> float:
+def largest_ritz_value(
+    matvec: Callable[[Tensor], Tensor], n: int, like: Tensor, steps: int = 1000, tolerance: float = 1e-8
+) -> float:
     """A guess of the largest eigenvalue, from below: Lanczos with full reorthogonalisation.
 
-    It stops when twenty more steps raise it by no more than 1e-8, relatively: then it is within the slack.
+    It stops when twenty more steps raise it by no more than `tolerance`, relatively: then it is within the slack.
     """
     generator = torch.Generator().manual_seed(0)
     v = torch.randn(n, generator=generator, dtype=torch.float64).to(like.device)
@@ -119,7 +121,7 @@ def largest_ritz_value(matvec: Callable[[Tensor], Tensor], n: int, like: Tensor,
             if not torch.isfinite(t).all():
                 return math.nan
             before, theta = theta, float(torch.linalg.eigvalsh(t)[-1])
-            if exhausted or theta - before <= 1e-8 * abs(theta):
+            if exhausted or theta - before <= tolerance * abs(theta):
                 return theta
         betas.append(beta)
         v = w / beta
