@@ -9,7 +9,7 @@ import pytest
 HOUSE = Path(__file__).resolve().parents[1] / "src" / "gloronet"
 ORDER = (
     *("errors", "schedules", "config", "presets", "data", "operators", "layers", "models", "program"),
-    *("margins", "net", "losses", "train", "run", "attacks", "certify", "lower", "proof", "export"),
+    *("margins", "testing", "net", "losses", "train", "run", "attacks", "certify", "lower", "proof", "export"),
     *("report", "serve", "reproduce", "verbs", "cli"),
 )
 DOORS = {"__init__", "__main__"}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from gloronet.errors import GloroError
 
@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
 
 
-def _train(recipe: str, out: Path | None, resume: Path | None, changes: list[str], **options: object) -> None:
+def _train(recipe: str, out: Path | None, resume: Path | None, changes: list[str], **options: Any) -> None:
     from gloronet import verbs
 
     if resume is not None:
@@ -36,27 +36,27 @@ def _train(recipe: str, out: Path | None, resume: Path | None, changes: list[str
             raise GloroError(
                 "--resume goes on with the folder's own settings: leave out the recipe, --out and --set."
             )
-        run = verbs.resume(resume, **options)  # type: ignore[arg-type]
+        run = verbs.resume(resume, **options)
     else:
-        run = verbs.train(recipe, out, changes=changes, **options)  # type: ignore[arg-type]
+        run = verbs.train(recipe, out, changes=changes, **options)
     _show(run)
 
 
-def _certify(run: Path, **options: object) -> None:
+def _certify(run: Path, **options: Any) -> None:
     from gloronet import verbs
 
-    verbs.certify(run, **options)  # type: ignore[arg-type]
+    verbs.certify(run, **options)
     _show(run)
 
 
-def _attack(run: Path, **options: object) -> None:
+def _attack(run: Path, **options: Any) -> None:
     from gloronet import verbs
 
-    verbs.attack(run, **options)  # type: ignore[arg-type]
+    verbs.attack(run, **options)
     _show(run)
 
 
-def _check(**values: object) -> int:
+def _check(**values: Any) -> int:
     from gloronet.proof import checker
 
     files = [str(values[name]) for name in ("proof", "model", "inputs") if values[name] is not None]
@@ -64,7 +64,7 @@ def _check(**values: object) -> int:
     return checker.main([*files, *trust], "gloronet check")
 
 
-def _lipschitz(run: Path, lower: bool, **options: object) -> None:
+def _lipschitz(run: Path, lower: bool, **options: Any) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -73,7 +73,7 @@ def _lipschitz(run: Path, lower: bool, **options: object) -> None:
     print(verbs.lipschitz(run))
     if lower:
         table = Table("constants", "largest K_ij", "VRA", title="what tighter constants could buy")
-        for name, constant, vra in verbs.headroom(run, **options):  # type: ignore[arg-type]
+        for name, constant, vra in verbs.headroom(run, **options):
             table.add_row(name, f"{constant:.4f}", f"{vra:.2%}")
         Console().print(table)
 
@@ -108,12 +108,12 @@ def _data_fetch(name: str, root: Path | None) -> None:
     from gloronet import data
 
     with Progress(transient=True) as bar:
-        tasks: dict[str, object] = {}
+        tasks: dict[str, Any] = {}
 
         def progress(file: str, done: int, total: int | None) -> None:
             if file not in tasks:
                 tasks[file] = bar.add_task(file, total=total)
-            bar.update(tasks[file], completed=done, total=total)  # type: ignore[arg-type]
+            bar.update(tasks[file], completed=done, total=total)
 
         path = data.fetch(name, root, progress)
     print(f"{name} is in {path}")
@@ -221,7 +221,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _verb(verbs, name: str, run, about: str, example: str) -> argparse.ArgumentParser:  # type: ignore[no-untyped-def]
+def _verb(verbs: Any, name: str, run: Callable[..., Any], about: str, example: str) -> argparse.ArgumentParser:
     parser = verbs.add_parser(
         name,
         help=about,
