@@ -91,15 +91,13 @@ def conv(draw: Draw, shape: Shape, keep: bool = False) -> nn.Module | None:
     if len(shape) == 1:
         return None
     c = shape[0]
-    kernel, dilation = (
-        draw(st.sampled_from((1, 3) if keep else (1, 2, 3, 4))),
-        draw(st.sampled_from((1, 1, 2))),
-    )
+    every = [(k, d) for k in (1, 2, 3, 4) for d in (1, 2)]
+    same = [(1, 1), (3, 1), (3, 2), (2, 2)]  # with the last, x itself falls between two taps
+    kernel, dilation = draw(st.sampled_from(same if keep else every))
     reach = dilation * (kernel - 1)
     padding = reach // 2 if keep else draw(st.integers(0, min(2, *shape[1:])))
     if any(n + 2 * padding <= reach for n in shape[1:]):
-        kernel = 1
-        padding = 0
+        kernel, padding = 1, 0
     mode = draw(st.sampled_from(("zeros", "circular"))) if 0 < padding <= min(shape[1:]) else "zeros"
     groups = draw(st.sampled_from([g for g in (1, 2) if c % g == 0]))
     width = c if keep else draw(st.sampled_from((2, 4)))
@@ -241,7 +239,7 @@ PIECES: dict[str, Piece] = {
     "circularpad": padded("circular"),
     "pixelunshuffle": unshuffled,
     "relu": one_of(nn.ReLU),
-    "leakyrelu": one_of(lambda: nn.LeakyReLU(0.1), lambda: nn.LeakyReLU(-0.5), lambda: nn.LeakyReLU(2.0)),
+    "leakyrelu": one_of(lambda: nn.LeakyReLU(0.1), lambda: nn.LeakyReLU(-1.5), lambda: nn.LeakyReLU(2.0)),
     "abs": one_of(lambda: Calls(torch.abs)),
     "minmax": on_pairs(lambda c: MinMax()),
     "groupsort": on_pairs(lambda c: GroupSort(2)),

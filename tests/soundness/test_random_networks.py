@@ -17,7 +17,7 @@ from gloronet.operators.base import Operator
 STATED = ("dense", "conv1d", "conv2d", "avgpool", "scale", "translate", "sum", "leakyrelu", "householder")
 """What computes in float32 with a stated error; all other pieces select, or are elementary functions."""
 KINDS = (("l2", "margin"), ("l2", "simple"), ("l2", "lmt"), ("linf", "margin"), ("linf", "simple"))
-FEW = settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
+FEW = settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @pytest.mark.parametrize("rule", PIECES)
