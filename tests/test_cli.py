@@ -79,6 +79,30 @@ def test_attack_needs_certificates_and_never_beats_them(folder: Path) -> None:
     assert not [r for r in rows if r["success"] == "1" and r["index"] in proved]
 
 
+def test_certifying_again_keeps_what_is_still_true(folder: Path) -> None:
+    assert (
+        run("attack", "digits", "--samples", "10", "--restarts", "1", "--steps", "5", cwd=folder).returncode
+        == 0
+    )
+    attacked = (folder / "digits" / "attacks.csv").read_bytes()
+    done = run("certify", "digits", "--proof", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert (folder / "digits" / "attacks.csv").read_bytes() == attacked
+    assert "pgd" in json.loads((folder / "digits" / "summary.json").read_text())
+    files = [f"digits/{name}" for name in ("proof.json", "model.safetensors", "inputs.npz")]
+    assert run("check", *files, cwd=folder).returncode == 0
+    weights = bytearray((folder / files[1]).read_bytes())
+    weights[-1] ^= 1
+    (folder / "bent.safetensors").write_bytes(weights)
+    bent = run("check", files[0], "bent.safetensors", files[2], cwd=folder)
+    assert bent.returncode == 1
+    assert "REJECTED" in bent.stdout
+    assert run("certify", "digits", "--epsilon", "0.2", cwd=folder).returncode == 0
+    assert not (folder / "digits" / "attacks.csv").exists()
+    assert not (folder / "digits" / "proof.json").exists()
+    assert run("certify", "digits", cwd=folder).returncode == 0
+
+
 def test_lipschitz_shows_every_layer(folder: Path) -> None:
     done = run("lipschitz", "digits", cwd=folder)
     assert done.returncode == 0
@@ -168,7 +192,8 @@ def test_missing_data_says_how_to_get_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "verb", [["train"], ["certify"], ["attack"], ["lipschitz"], ["data", "list"], ["data", "fetch"]]
+    "verb",
+    [["train"], ["certify"], ["check"], ["attack"], ["lipschitz"], ["data", "list"], ["data", "fetch"]],
 )
 def test_every_verb_has_help_with_an_example(verb: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:

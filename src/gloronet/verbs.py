@@ -97,13 +97,20 @@ def certify(
     seconds = time.perf_counter() - began
     gap = disjoint_balls(table, dataset.test_x)
     if gap < 0 and net.norm == "l2":
-        raise GloroError(f"Certified balls of different labels overlap by {-gap:g}: please report this as a bug.")
+        raise GloroError(
+            f"Certified balls of different labels overlap by {-gap:g}: please report this as a bug."
+        )
     table.write(run / "certificates.csv")
-    for stale in ("attacks.csv", "attacks_minimal.csv", "proof.json"):
-        (run / stale).unlink(missing_ok=True)  # they were about another ε or another net
+    before = _read_summary(run)
+    kept: dict[str, Any] = {}
+    if (before.get("digest"), before.get("epsilon")) == (proved.digest, table.epsilon):
+        kept = {k: v for k, v in before.items() if k.startswith("pgd")}
+    else:  # what is there is about another ε or another net
+        for stale in ("attacks.csv", "attacks_minimal.csv", "proof.json"):
+            (run / stale).unlink(missing_ok=True)
+        _write_npz(run / "gallery.npz", gallery(table, dataset.test_x))
     if proof:
         write_proof(net, dataset.test_x, dataset.test_y, run, epsilon or config.epsilon)
-    _write_npz(run / "gallery.npz", gallery(table, dataset.test_x))
     if dataset.input_shape == (2,):
         _write_npz(run / "regions.npz", regions(net, dataset.test_x, dataset.test_y))
     summary = {
@@ -119,9 +126,10 @@ def certify(
         "classes": list(dataset.classes),
         "data": dataset.name,
         "digest": proved.digest,
+        **kept,
         **_provenance(),
     }
-    spent = {k: v for k, v in _read_summary(run).get("seconds", {}).items() if k == "train"}
+    spent = {k: v for k, v in before.get("seconds", {}).items() if k == "train" or (k == "attack" and kept)}
     _write_json(run / "summary.json", summary | {"seconds": spent | {"certify": seconds}})
     report.write(run)
     return table
@@ -210,7 +218,11 @@ def headroom(
     train = data.to_unit(dataset.train_x[:1000].to(place))
     with _bar("searching", steps) as advance:
         found = lower_margins(net, train, steps, progress=advance)
-    rows = (("bound", proved.margins), ("estimate, converged", estimated), ("lower bound, found by search", found))
+    rows = (
+        ("bound", proved.margins),
+        ("estimate, converged", estimated),
+        ("lower bound, found by search", found),
+    )
     return [(name, float(k.max()), vra_at(logits, dataset.test_y, k, net.epsilon)) for name, k in rows]
 
 
