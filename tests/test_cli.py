@@ -103,6 +103,18 @@ def test_certifying_again_keeps_what_is_still_true(folder: Path) -> None:
     assert run("certify", "digits", cwd=folder).returncode == 0
 
 
+def test_a_damaged_gallery_is_one_clear_line_and_certifying_mends_it(folder: Path) -> None:
+    there = folder / "digits" / "gallery.npz"
+    there.write_bytes(there.read_bytes()[:100])
+    done = run("attack", "digits", "--samples", "5", "--restarts", "1", "--steps", "2", cwd=folder)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "gallery.npz is missing or damaged" in done.stderr
+    there.unlink()
+    assert run("certify", "digits", cwd=folder).returncode == 0
+    assert there.exists()
+
+
 def test_lipschitz_shows_every_layer(folder: Path) -> None:
     done = run("lipschitz", "digits", cwd=folder)
     assert done.returncode == 0

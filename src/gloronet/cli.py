@@ -20,12 +20,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     except GloroError as e:
         print(f"gloronet: {_one_line(e)}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt as e:
-        print(f"\n{e or 'Stopped.'}", file=sys.stderr)
-        return 130
     except BrokenPipeError:
         sys.stderr.close()
         return 0
+    except OSError as e:  # a full disk, a folder that cannot be read or written
+        print(f"gloronet: {e.filename or 'a file'}: {e.strerror or e}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt as e:
+        print(f"\n{e or 'Stopped.'}", file=sys.stderr)
+        return 130
 
 
 def _train(recipe: str, out: Path | None, resume: Path | None, changes: list[str], **options: Any) -> None:
@@ -207,7 +210,9 @@ def _parser() -> argparse.ArgumentParser:
         "gloronet lipschitz runs/digits --lower",
     )
     p.add_argument("run", type=Path, help="the run folder")
-    p.add_argument("--lower", action="store_true", help="search for lower bounds: what tighter constants could buy")
+    p.add_argument(
+        "--lower", action="store_true", help="search for lower bounds: what tighter constants could buy"
+    )
     p.add_argument("--steps", type=_positive, default=500, help="Adam steps of that search (default: 500)")
     _placing(p)
 
@@ -221,7 +226,9 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _verb(verbs: Any, name: str, run: Callable[..., Any], about: str, example: str) -> argparse.ArgumentParser:
+def _verb(
+    verbs: Any, name: str, run: Callable[..., Any], about: str, example: str
+) -> argparse.ArgumentParser:
     parser = verbs.add_parser(
         name,
         help=about,

@@ -10,6 +10,7 @@ import platform
 import subprocess
 import time
 import tomllib
+import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -108,6 +109,7 @@ def certify(
     else:  # what is there is about another ε or another net
         for stale in ("attacks.csv", "attacks_minimal.csv", "proof.json"):
             (run / stale).unlink(missing_ok=True)
+    if not kept or not (run / "gallery.npz").exists():
         _write_npz(run / "gallery.npz", gallery(table, dataset.test_x))
     if proof:
         write_proof(net, dataset.test_x, dataset.test_y, run, epsilon or config.epsilon)
@@ -286,8 +288,13 @@ def _train(
 
 def _add_adversaries(path: Path, adversarial: np.ndarray, distance: np.ndarray) -> None:
     """Puts the nearest adversarial image found beside each image of the gallery that was attacked."""
-    with np.load(path) as stored:
-        arrays = {name: stored[name] for name in ("index", "images")}
+    try:
+        with np.load(path) as stored:
+            arrays = {name: stored[name] for name in ("index", "images")}
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        raise ConfigError(
+            f"{path} is missing or damaged; delete it and run: gloronet certify {path.parent}"
+        ) from None
     index = arrays["index"]
     attacked = index < len(distance)
     shown = np.zeros((len(index), *adversarial.shape[1:]), adversarial.dtype)
