@@ -140,3 +140,11 @@ def test_certifying_is_not_touched_by_autocast() -> None:
         cast = net.certify(x), net(x)
     assert torch.equal(plain[0].radius, cast[0].radius)
     assert np.array_equal(plain[1].detach().numpy(), cast[1].detach().numpy())
+
+
+def test_whole_numbers_are_not_taken_for_pixels() -> None:
+    """Radii of a uint8 image would be in units of 1/255 without a word."""
+    net = small_net(0)
+    for ask in (net.certify, net.logits, net):
+        with pytest.raises(gn.ConfigError, match="to_unit"):
+            ask(torch.zeros(2, 1, 8, 8, dtype=torch.uint8))

@@ -322,6 +322,8 @@ class GloRoNet(nn.Module):
                 raise ConfigError('semantics "float32" speaks about a float32 module; this one holds other tensors.')
 
     def _check(self, x: Tensor) -> None:
+        if not x.is_floating_point():
+            raise ConfigError(f"The net takes floats, not {x.dtype}; turn pixels into [0, 1] with gn.data.to_unit.")
         if tuple(x.shape[1:]) != self.input_shape:
             raise ConfigError(
                 f"The net takes batches of shape (B, {', '.join(map(str, self.input_shape))}), not {tuple(x.shape)}."
