@@ -23,6 +23,7 @@ LOSSES = ("plain", "ce", "trades-kl", "trades-ce", "emma", "lmt")
 AUGMENTATIONS = ("none", "default", "tfds", "crop-flip", "jitter")
 ACTIVATIONS = ("minmax", "relu")
 INITS = ("orthogonal", "glorot")
+_ITERATIONS = (("power_iterations", 1), ("refresh_every", 1))
 
 
 @dataclass(frozen=True)
@@ -60,13 +61,15 @@ class TrainConfig:
     lr_schedule: str = "decay_to_1e-6"
     warmup_epochs: int = 0
     power_iterations: int = 5
+    refresh_every: int = 1
+    """Power iteration on every so many steps; the gradient of ‖Au‖ is taken at each, with u as it stands."""
     augmentation: str = "none"
     seed: int = 0
 
     def __post_init__(self) -> None:
         _one_of("train.loss", self.loss, LOSSES)
         _one_of("train.augmentation", self.augmentation, AUGMENTATIONS)
-        for name, least in (("epochs", 1), ("batch_size", 1), ("warmup_epochs", 0), ("power_iterations", 1)):
+        for name, least in (("epochs", 1), ("batch_size", 1), ("warmup_epochs", 0), *_ITERATIONS):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise ConfigError(f"train.{name} must be a whole number of at least {least}, not {value!r}.")

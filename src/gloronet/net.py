@@ -23,7 +23,7 @@ from gloronet.errors import ConfigError, GloroError
 from gloronet.margins import bottom_logit, pairwise_margins
 from gloronet.operators.rounding import U32, U64, norms_up, require_gradual_underflow
 from gloronet.operators.rules import evaluating
-from gloronet.program import Bound, FrozenProgram, Program, bound, estimate, head, trace
+from gloronet.program import Bound, FrozenProgram, Program, advance, bound, estimate, head, trace
 from gloronet.program.bound import steps
 from gloronet.program.error import LARGEST, LogitError, logit_error, require_stated, sample_error
 from gloronet.program.structure import structure
@@ -144,18 +144,29 @@ class GloRoNet(nn.Module):
         return torch.cat([y.masked_fill(unusable, -torch.inf), bottom[:, None]], 1)
 
     def lipschitz_estimate(self, iterations: int | None = None) -> Tensor:
-        """m×m margins from below, differentiable. In `train()` the power iterates advance; `eval()` mutates nothing."""
+        """m×m margins from below, differentiable. In `train()` the power iterates advance; `eval()` mutates nothing.
+
+        `iterations` of power iteration come first (default: `power_iterations`); 0 takes the iterates as they are.
+        """
+        count = self.power_iterations if iterations is None else iterations
+        if self.training and count:
+            self.advance(count)
+            count = 0
         program = self.program()
-        iterates = self._iterates(program)
+        # Copies: the iterates may go on before this estimate's gradient is taken, which needs them as they are.
+        iterates = {name: u.clone() for name, u in self._iterates(program).items()}
         with self._unrounded():
-            constant, weight, after = estimate(
-                program, iterates, iterations or self.power_iterations, self.norm
-            )
-            if self.training:
-                with torch.no_grad():
-                    for name, u in after.items():
-                        iterates[name].copy_(u)
+            constant, weight = estimate(program, iterates, count, self.norm)
             return pairwise_margins(constant, weight, self.form, self.norm)
+
+    @torch.no_grad()
+    def advance(self, iterations: int | None = None) -> None:
+        """Moves the kept power iterates on: what makes the next estimate tighter. No gradient flows through it."""
+        program = self.program()
+        count = self.power_iterations if iterations is None else iterations
+        with self._unrounded():
+            for name, u in advance(program, self._iterates(program), count, self.norm).items():
+                getattr(self, _buffer(name)).copy_(u)
 
     def bound(self, progress: Callable[[str], None] | None = None, known: Bound | None = None) -> Bound:
         """Margins from above, proved in outward-rounded float64: the only thing that certifies.

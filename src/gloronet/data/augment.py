@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -14,11 +15,25 @@ from torch import Generator, Tensor
 
 from gloronet.errors import ConfigError, DataError
 
-Augmentation = Callable[[Tensor, Generator], Tensor]
+
+class Shard(NamedTuple):
+    """Samples `start` to `stop` of a batch of `total`: what one of several processes works on.
+
+    Random numbers are drawn for the whole batch, so that a sample is augmented alike whoever works on it.
+    """
+
+    start: int
+    stop: int
+    total: int
+
+
+Augmentation = Callable[..., Tensor]
 
 
 def augmentation(name: str) -> Augmentation:
     """The augmentation of that name: (batch in [0,1], generator on its device) → a new batch in [0,1].
+
+    A third argument, a `Shard`, says which part of a larger batch this one is.
 
     - `none`: the batch as it is; the only one for data that are not images (N, C, H, W).
     - `default`: the paper's, as ImageDataGenerator of tf.keras means it: rotation by up to 20°, shifts by up
@@ -35,13 +50,13 @@ def augmentation(name: str) -> Augmentation:
     return _AUGMENTATIONS[name]
 
 
-def _none(x: Tensor, generator: Generator) -> Tensor:
+def _none(x: Tensor, generator: Generator, shard: Shard | None = None) -> Tensor:
     return x
 
 
-def _default(x: Tensor, generator: Generator) -> Tensor:
+def _default(x: Tensor, generator: Generator, shard: Shard | None = None) -> Tensor:
     _require_images(x, "default")
-    flip, *signed = _uniform(x, 7, generator)
+    flip, *signed = _uniform(x, 7, generator, shard)
     turn, right, down, shear, zoom_x, zoom_y = (2 * u - 1 for u in signed)
     angle, slant = math.radians(20) * turn, math.radians(0.1) * shear
     height, width = x.shape[-2:]
@@ -57,9 +72,9 @@ def _default(x: Tensor, generator: Generator) -> Tensor:
     )
 
 
-def _tfds(x: Tensor, generator: Generator) -> Tensor:
+def _tfds(x: Tensor, generator: Generator, shard: Shard | None = None) -> Tensor:
     _require_images(x, "tfds")
-    flip, size, left, top, light = _uniform(x, 5, generator)
+    flip, size, left, top, light = _uniform(x, 5, generator, shard)
     height, width = x.shape[-2:]
     side = 1 - 0.25 * size
     room = (1 - side) / 2  # how far the square's centre can go from the image's, as a share of the image
@@ -72,13 +87,14 @@ def _tfds(x: Tensor, generator: Generator) -> Tensor:
     return (zoomed + 0.2 * (2 * light - 1).view(-1, 1, 1, 1)).clamp(0, 1)
 
 
-def _crop_flip(x: Tensor, generator: Generator) -> Tensor:
+def _crop_flip(x: Tensor, generator: Generator, shard: Shard | None = None) -> Tensor:
     _require_images(x, "crop-flip")
     n, channels, height, width = x.shape
     if min(height, width) <= 4:
         raise DataError(f"Augmentation crop-flip needs images of more than 4×4 pixels, not {height}×{width}.")
-    shift = torch.randint(-4, 5, (2, n, 1), generator=generator, device=x.device)
-    flip = torch.rand((n, 1), generator=generator, device=x.device) < 0.5
+    start, stop, total = shard or (0, n, n)
+    shift = torch.randint(-4, 5, (2, total, 1), generator=generator, device=x.device)[:, start:stop]
+    flip = torch.rand((total, 1), generator=generator, device=x.device)[start:stop] < 0.5
     row, column = (torch.arange(size, device=x.device) for size in (height, width))
     rows = _reflect(row + shift[0], height)
     columns = _reflect(torch.where(flip, width - 1 - column, column) + shift[1], width)
@@ -87,9 +103,9 @@ def _crop_flip(x: Tensor, generator: Generator) -> Tensor:
     return x[image, channel, rows.view(n, 1, height, 1), columns.view(n, 1, 1, width)]
 
 
-def _jitter(x: Tensor, generator: Generator) -> Tensor:
+def _jitter(x: Tensor, generator: Generator, shard: Shard | None = None) -> Tensor:
     _require_images(x, "jitter")
-    turn, right, down, zoom = (2 * u - 1 for u in _uniform(x, 4, generator))
+    turn, right, down, zoom = (2 * u - 1 for u in _uniform(x, 4, generator, shard))
     height, width = x.shape[-2:]
     angle, scale = math.radians(4) * turn, 1 + 0.04 * zoom
     cos, sin = scale * angle.cos(), scale * angle.sin()
@@ -133,9 +149,10 @@ def _sign(flip: Tensor) -> Tensor:
     return torch.where(flip < 0.5, -1.0, 1.0)
 
 
-def _uniform(x: Tensor, count: int, generator: Generator) -> tuple[Tensor, ...]:
+def _uniform(x: Tensor, count: int, generator: Generator, shard: Shard | None) -> tuple[Tensor, ...]:
     """`count` vectors of independent uniform numbers, one number an image."""
-    return torch.rand((count, len(x)), generator=generator, device=x.device).unbind()
+    start, stop, total = shard or (0, len(x), len(x))
+    return torch.rand((count, total), generator=generator, device=x.device)[:, start:stop].unbind()
 
 
 def _require_images(x: Tensor, name: str) -> None:

@@ -7,6 +7,7 @@ bounds (from above) and evaluates. Shapes never contain the batch; values always
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -112,10 +113,15 @@ class LinearOperator(Operator):
         if norm == "linf":
             return self.row_sum(), u
         assert u is not None
-        with torch.no_grad():
-            for _ in range(iterations):
-                u = unit(self.adjoint(unit(self.apply(u), u)), u)
+        u = self.advance(u, iterations)
         return self.apply(u).norm(), u
+
+    @torch.no_grad()
+    def advance(self, u: Tensor, iterations: int) -> Tensor:
+        """u after so many steps of power iteration on AᵀA."""
+        for _ in range(iterations):
+            u = unit(self.adjoint(unit(self.apply(u), u)), u)
+        return u
 
     @abstractmethod
     def row_sum(self) -> Tensor | float:
@@ -124,9 +130,7 @@ class LinearOperator(Operator):
 
 def unit(v: Tensor, otherwise: Tensor | None = None) -> Tensor:
     """v/‖v‖, or `otherwise` (default: v) where v is zero or not finite; safe from underflow of squares."""
-    largest = v.abs().amax()
-    w = v / largest
-    w = w / w.norm()
-    good = torch.isfinite(largest) & (largest > 0)
+    w = v / torch.linalg.vector_norm(v, ord=math.inf)
+    w = w / w.norm()  # where v is zero or not finite: all NaN
     fallback = v if otherwise is None or otherwise.shape != v.shape else otherwise
-    return torch.where(good, w, fallback)
+    return torch.where(w == w, w, fallback)

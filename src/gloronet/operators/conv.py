@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from gloronet.operators import columns
 from gloronet.operators.base import Arithmetic, LinearOperator, Proved, Shape
 from gloronet.operators.circular import circle_bound, matrix_bound, replication, unwrap, wrap
 from gloronet.operators.norms import BandedGram, gram_bound, mirrored
@@ -113,14 +114,15 @@ class Conv2d(LinearOperator):
             yield 0, padded - reach, self.stride[axis]
 
     def _convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None, plain: bool = False) -> Tensor:
-        top, bottom, left, right = self.padding
         groups = 1 if plain else self.groups
-        if self.circular:
-            y = F.conv2d(wrap(x, self.padding), weight, bias, self.stride, 0, self.dilation, groups)
+        image, padding = (wrap(x, self.padding), (0, 0, 0, 0)) if self.circular else (x, self.padding)
+        top, bottom, left, right = padding
+        if x.dtype == torch.float64 and groups == 1:
+            y = columns.convolve(image, weight, bias, self.stride, padding, self.dilation)
         elif top == bottom and left == right:
-            y = F.conv2d(x, weight, bias, self.stride, (top, left), self.dilation, groups)
+            y = F.conv2d(image, weight, bias, self.stride, (top, left), self.dilation, groups)
         else:
-            padded = F.pad(x, (left, right, top, bottom))
+            padded = F.pad(image, (left, right, top, bottom))
             y = F.conv2d(padded, weight, bias, self.stride, 0, self.dilation, groups)
         return x + y if self.skip and not plain else y
 

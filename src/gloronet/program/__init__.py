@@ -1,6 +1,6 @@
 """The one object that carries the design: what a network really computes."""
 
-from gloronet.program.bound import Bound, LayerBound, bound, estimate, head
+from gloronet.program.bound import Bound, LayerBound, advance, bound, estimate, head
 from gloronet.program.error import LogitError, logit_error, sample_error
 from gloronet.program.program import FrozenProgram, Op, Program
 from gloronet.program.trace import trace
@@ -12,6 +12,7 @@ __all__ = [
     "LogitError",
     "Op",
     "Program",
+    "advance",
     "bound",
     "estimate",
     "head",

@@ -8,23 +8,27 @@ killed and resumed (with as many threads) ends with the very bits of one that wa
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from gloronet import losses, schedules
+from gloronet import schedules
 from gloronet.config import TrainConfig, parse_epsilon
-from gloronet.data import Dataset, to_unit
+from gloronet.data import Dataset
 from gloronet.data.augment import augmentation
 from gloronet.errors import ConfigError, TrainingError
-from gloronet.margins import certified_estimate
 from gloronet.net import GloRoNet
+from gloronet.train.batches import batches_of
 from gloronet.train.progress import Progress
-from gloronet.train.recorder import Recorder, State
+from gloronet.train.ranks import Ranks
+from gloronet.train.recorder import Recorder, State, start_together
+from gloronet.train.step import Fast, Settings, Step
 
 
 class TrainingInterrupted(KeyboardInterrupt):
@@ -40,64 +44,66 @@ def fit(
     resume: bool = False,
     device: str | None = None,
     progress: Progress | None = None,
+    fast: Fast | None = None,
 ) -> list[dict[str, Any]]:
     """Trains the net in place and returns the metrics of every epoch.
 
     The net ends up on `device` (CUDA where there is one, unless given) and in `eval()` mode. Accuracy and
     `vra_estimate` are shares of the training batches as they were seen, at the net's own ε; `epsilon`, `lam`
     and `lr` are those of the epoch's last step. With `out`, the folder gets `metrics.jsonl` and
-    `checkpoint/`; `resume=True` goes on with the run in it.
+    `checkpoint/`; `resume=True` goes on with the run in it. `fast` is what speeds up a step: all that the
+    device offers, unless given.
+
+    Where torch.distributed is joined (torchrun), each process takes its share of every batch; the result is
+    that of one process, up to rounding, and rank 0 alone reports and writes.
     """
+    ranks = Ranks.current()
     place = pick_device(device)
     _require_fit(net, data)
+    ranks.require_shares(len(data.train_x), config.batch_size)
+    progress = (progress if ranks.writes else None) or Progress()
+    fast = Fast.on(place, progress.note) if fast is None else fast
     net.to(place)
     net.power_iterations = config.power_iterations
     target = net.epsilon if config.epsilon_train is None else parse_epsilon(config.epsilon_train)
     epsilon_at = schedules.epsilon_schedule(config.epsilon_schedule, target, net.epsilon, config.epochs)
     lam_at = schedules.lambda_schedule(config.lam)
     lr_at = schedules.lr_schedule(config.lr_schedule, config.lr, config.epochs)
-    augment = augmentation(config.augmentation)
-    parameters = [p for p in net.parameters() if p.requires_grad]
-    optimizer = torch.optim.Adam(parameters, lr=config.lr, betas=(0.9, 0.999), eps=1e-7, fused=True)
-    shuffle = torch.Generator().manual_seed(config.seed)
+    batches = batches_of(data, place)
+    shuffle = torch.Generator(place).manual_seed(config.seed)
     jitter = torch.Generator(place).manual_seed(config.seed + 1)
-    progress = progress or Progress()
-    # A plain loss pays for no estimates: what is not known is infinite, and certifies nothing.
-    unknown = torch.full((net.classes, net.classes), torch.inf, device=place).fill_diagonal_(0.0)
+    steps = -(-len(data.train_x) // config.batch_size)
+    certified = config.loss != "plain"
 
-    # Layers with randomness of their own (dropout) draw from torch's global generators: these are seeded
-    # and kept with the run, and the caller gets hers back as they were.
-    with torch.random.fork_rng([place.index] if place.type == "cuda" else []):
-        torch.manual_seed(config.seed)
+    with _kernels(place), _layout(net, fast), _own_random_numbers(place, config.seed + ranks.rank):
+        optimizer = _adam(net, config.lr, place)
         state = State(net, optimizer, {"shuffle": shuffle, "jitter": jitter, **_global_generators(place)})
-        recorder = Recorder(None if out is None else Path(out), _settings(net, data, config, place), state)
-        history = recorder.start(resume)
+        folder = Path(out) if out is not None and ranks.writes else None
+        recorder = Recorder(folder, _settings(net, data, config, place), state)
+        history = start_together(recorder, state, resume, ranks, place)
+        step = Step(
+            net, optimizer, batches, augmentation(config.augmentation), jitter, ranks, fast,
+            config.refresh_every, progress.note,
+        )  # fmt: skip
         try:
             progress.start(config.epochs, len(history))
             for epoch in range(len(history), config.epochs):
                 began = time.perf_counter()
                 net.train()
-                loss_of = losses.plain if epoch < config.warmup_epochs else losses.LOSSES[config.loss]
-                batches = torch.randperm(len(data.train_x), generator=shuffle).split(config.batch_size)
+                loss = "plain" if epoch < config.warmup_epochs else config.loss
+                order = torch.randperm(len(data.train_x), generator=shuffle, device=place)
+                times = [epoch + k / steps for k in range(steps)]
+                plan = [Settings(epsilon_at(t), lam_at(t), lr_at(t)) for t in times]
                 tallies = []
-                for step, batch in enumerate(batches):
-                    t = epoch + step / len(batches)
-                    epsilon, lam, lr = epsilon_at(t), lam_at(t), lr_at(t)
-                    x = augment(to_unit(data.train_x[batch].to(place)), jitter)
-                    labels = data.train_y[batch].to(place)
+                step.plan(plan)
+                for k, (inputs, shard) in enumerate(batches.epoch(order, config.batch_size, ranks)):
+                    tallies.append(step(loss, certified, inputs, shard, k))
+                    progress.step(times[k] + 1 / steps)
 
-                    logits = net.logits(x)
-                    margins = unknown if config.loss == "plain" else net.lipschitz_estimate()
-                    loss = loss_of(logits, margins, labels, epsilon, lam)
-                    optimizer.zero_grad()
-                    loss.backward()
-                    optimizer.param_groups[0]["lr"] = lr
-                    optimizer.step()
-
-                    tallies.append(_tally(loss, logits, margins, labels, net.epsilon))
-                    progress.step(t + 1 / len(batches))
-
-                sums = torch.stack(tallies).double().cpu()  # the one moment an epoch waits for the device
+                sums = torch.stack(tallies).double()
+                ranks.sum_(sums)
+                sums = sums.cpu()  # the one moment an epoch waits for the device
+                ranks.from_first(net.buffers())
                 _require_finite(sums[:, 0], state, epoch, lr_at, recorder.epochs_kept())
                 loss_mean, accuracy, vra = (sums.sum(0) / len(data.train_x)).tolist()
                 history.append(
@@ -106,10 +112,8 @@ def fit(
                         "loss": loss_mean,
                         "accuracy": accuracy,
                         "vra_estimate": vra,
-                        "lipschitz_estimate": None if margins is unknown else margins.max().item(),
-                        "epsilon": epsilon,
-                        "lam": lam,
-                        "lr": lr,
+                        "lipschitz_estimate": step.margins.max().item() if certified else None,
+                        **plan[-1]._asdict(),
                         "seconds": time.perf_counter() - began,
                     }
                 )
@@ -124,12 +128,45 @@ def fit(
     return history
 
 
-def _tally(loss: Tensor, logits: Tensor, margins: Tensor, labels: Tensor, epsilon: float) -> Tensor:
-    """The batch's sums of loss, right answers and right answers certified at ε; stays on the device."""
-    with torch.no_grad():
-        right = logits.argmax(1) == labels
-        verified = right & certified_estimate(logits, margins, epsilon)
-        return torch.stack([loss * len(labels), right.sum(), verified.sum()])
+def _adam(net: GloRoNet, lr: float, place: torch.device) -> torch.optim.Optimizer:
+    """The paper's Adam; on a GPU its step count and learning rate live there, so that a graph can hold it."""
+    parameters = [p for p in net.parameters() if p.requires_grad]
+    capturable = place.type == "cuda"
+    return torch.optim.Adam(
+        parameters, lr=lr, betas=(0.9, 0.999), eps=1e-7, fused=True, capturable=capturable
+    )
+
+
+@contextlib.contextmanager
+def _kernels(place: torch.device) -> Iterator[None]:
+    """cuDNN chooses its kernels by trying them, and float32 means float32: estimates do not see TF32."""
+    if place.type != "cuda":
+        yield
+        return
+    with torch.backends.cudnn.flags(enabled=True, benchmark=True, deterministic=False, allow_tf32=False):
+        yield
+
+
+@contextlib.contextmanager
+def _layout(net: GloRoNet, fast: Fast) -> Iterator[None]:
+    """Weights of convolutions lie channels last while they train, and as they lay before afterwards."""
+    if not fast.channels_last:
+        yield
+        return
+    net.module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    try:
+        yield
+    finally:
+        net.module.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
+
+
+@contextlib.contextmanager
+def _own_random_numbers(place: torch.device, seed: int) -> Iterator[None]:
+    """Layers with randomness of their own (dropout) draw from torch's global generators: these are seeded
+    and kept with the run, and the caller gets hers back as they were."""
+    with torch.random.fork_rng([place.index] if place.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield
 
 
 def _require_finite(

@@ -14,6 +14,8 @@ from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bar
 
 QUIET_SECONDS = 2.0
+BETWEEN_MOVES = 0.1
+"""Seconds: a step on a GPU is far shorter than an eye can follow."""
 
 
 class Progress:
@@ -27,6 +29,9 @@ class Progress:
 
     def epoch(self, metrics: Mapping[str, Any]) -> None:
         """An epoch ended with these metrics."""
+
+    def note(self, text: str) -> None:
+        """Something worth knowing, said once: a feature that is not to be had here."""
 
     def stop(self) -> None:
         """Training ended, for whatever reason."""
@@ -43,6 +48,9 @@ class LineProgress(Progress):
 
     def __init__(self, console: Console) -> None:
         self._console = console
+
+    def note(self, text: str) -> None:
+        self._console.print(text, highlight=False, soft_wrap=True)
 
     def start(self, epochs: int, done: int) -> None:
         self._clock, self._printed_at = _Clock(epochs, done), -QUIET_SECONDS
@@ -68,12 +76,17 @@ class LiveProgress(Progress):
         )
 
     def start(self, epochs: int, done: int) -> None:
-        self._clock = _Clock(epochs, done)
+        self._clock, self._moved_at = _Clock(epochs, done), 0.0
         self._task = self._bar.add_task("", total=epochs, completed=done, epoch=done, summary="", left="")
         self._bar.start()
 
     def step(self, t: float) -> None:
-        self._bar.update(self._task, completed=t, left=self._clock.left(t))
+        if t == int(t) or time.monotonic() - self._moved_at >= BETWEEN_MOVES:
+            self._moved_at = time.monotonic()
+            self._bar.update(self._task, completed=t, left=self._clock.left(t))
+
+    def note(self, text: str) -> None:
+        self._bar.console.print(text, highlight=False, soft_wrap=True)
 
     def epoch(self, metrics: Mapping[str, Any]) -> None:
         self._bar.update(self._task, epoch=metrics["epoch"], summary=_summary(metrics))

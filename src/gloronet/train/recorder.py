@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import safetensors.torch
 import torch
 from torch import Tensor, nn
 
@@ -16,12 +17,16 @@ from gloronet.train.checkpoint import (
     Checkpoint,
     load_tensors,
     read_checkpoint,
+    tensors_to_bytes,
     write_atomically,
     write_checkpoint,
 )
+from gloronet.train.ranks import Ranks
 
 SECONDS_BETWEEN = 2.0
 """Epochs shorter than this share a checkpoint, so that small runs stay fast."""
+SHARE = 50.0
+"""A checkpoint that took long to write is not written again before this many times as long."""
 
 
 class State:
@@ -40,8 +45,12 @@ class State:
         return found | {f"rng.{name}": generator.get_state() for name, generator in self._generators.items()}
 
     def is_finite(self) -> bool:
-        floats = [tensor for tensor in self.tensors().values() if tensor.is_floating_point()]
-        return all(torch.stack([tensor.isfinite().all().cpu() for tensor in floats]).tolist())
+        floats = [tensor for tensor in self.tensors().values() if tensor.is_floating_point() and tensor.numel()]
+        by_device: dict[torch.device, list[Tensor]] = {}
+        for tensor in floats:
+            by_device.setdefault(tensor.device, []).append(tensor)
+        largest = [torch.stack([n.double() for n in torch._foreach_norm(t, torch.inf)]) for t in by_device.values()]
+        return all(bool(sizes.isfinite().all()) for sizes in largest)
 
     def restore(self, tensors: Mapping[str, Tensor], source: Path) -> None:
         """The inverse of `tensors`."""
@@ -51,9 +60,13 @@ class State:
             parts[part][rest] = tensor
         load_tensors(self._net, parts["net"], source)
         moments: dict[int, dict[str, Tensor]] = {}
+        parameters = [p for group in self._optimizer.param_groups for p in group["params"]]
         for name, tensor in parts["optimizer"].items():
             index, _, rest = name.partition(".")
-            moments.setdefault(int(index), {})[rest] = tensor
+            like = parameters[int(index)]
+            # A moment lies in memory as its parameter does: the fused optimiser takes both for flat arrays.
+            same = tensor.shape == like.shape
+            moments.setdefault(int(index), {})[rest] = torch.empty_like(like).copy_(tensor) if same else tensor
         groups = self._optimizer.state_dict()["param_groups"]
         self._optimizer.load_state_dict({"state": moments, "param_groups": groups})
         for name, generator in self._generators.items():
@@ -70,7 +83,7 @@ class Recorder:
     def __init__(self, out: Path | None, settings: dict[str, Any], state: State) -> None:
         self._out, self._settings, self._state = out, settings, state
         self._last: Checkpoint | None = None
-        self._written, self._written_at = -1, 0.0
+        self._written, self._written_at, self._writing = -1, 0.0, 0.0
 
     def start(self, resume: bool) -> list[dict[str, Any]]:
         """The metrics of the epochs already done: none for a new run, which must not touch an old one."""
@@ -105,14 +118,16 @@ class Recorder:
                 file.write(json.dumps(history[-1]) + "\n")
         except OSError as e:
             raise ConfigError(f"Cannot write {path}: {e.strerror}.") from None
-        if time.monotonic() - self._written_at >= SECONDS_BETWEEN:
+        if time.monotonic() - self._written_at >= max(SECONDS_BETWEEN, SHARE * self._writing):
             self.flush()
 
     def flush(self) -> None:
         """Writes the checkpoint of the last finished epoch if that is not yet done."""
         if self._out is not None and self._last is not None and self._written != len(self._last.history):
+            began = time.monotonic()
             write_checkpoint(self._out / "checkpoint", self._last)
             self._written, self._written_at = len(self._last.history), time.monotonic()
+            self._writing = self._written_at - began
 
     def epochs_kept(self) -> int:
         return 0 if self._last is None else len(self._last.history)
@@ -146,3 +161,27 @@ def _require_same(saved: Mapping[str, Any], now: Mapping[str, Any], out: Path) -
         raise ConfigError(
             f"{out} was started with {was} and cannot be resumed with {given}; train into another folder."
         )
+
+
+def start_together(
+    recorder: Recorder, state: State, resume: bool, ranks: Ranks, place: torch.device
+) -> list[dict[str, Any]]:
+    """`Recorder.start`, by rank 0 for all: every rank goes on from rank 0's weights, moments and epochs."""
+    if ranks.world == 1:
+        return recorder.start(resume)
+    if not ranks.writes:
+        content = ranks.bytes_from_first(None, place)
+        if not content:
+            raise ConfigError("Rank 0 could not start; what it says tells why.")
+        history_size = int.from_bytes(content[:8], "big")
+        history = json.loads(content[8 : 8 + history_size])
+        state.restore(safetensors.torch.load(content[8 + history_size :]), Path("rank 0"))
+        return history
+    try:
+        history = recorder.start(resume)
+    except BaseException:
+        ranks.bytes_from_first(b"", place)
+        raise
+    said = json.dumps(history).encode()
+    ranks.bytes_from_first(len(said).to_bytes(8, "big") + said + tensors_to_bytes(state.tensors()), place)
+    return history

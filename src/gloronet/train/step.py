@@ -1,0 +1,227 @@
+"""One step of training: batch, forward, estimates, loss, backward, optimiser.
+
+On a CPU it is called as it is written. On a GPU the same lines run with the features of `Fast`: bf16 in the
+forward pass (logits, margins and estimates stay float32), channels last, the estimates beside the forward
+pass and the power iterations beside the backward pass, and the whole of it captured once as a CUDA graph and
+replayed. ε, λ and the learning rate are then scalars on the device, so nothing of a step waits for Python.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gloronet import losses
+from gloronet.data import to_unit
+from gloronet.data.augment import Augmentation, Shard
+from gloronet.margins import certified_estimate
+from gloronet.net import GloRoNet
+from gloronet.train.batches import Batches, Inputs
+from gloronet.train.ranks import Ranks
+
+WARM = 3
+"""Steps taken eagerly before one is captured: libraries choose their kernels, the optimiser makes its state."""
+
+
+@dataclass(frozen=True)
+class Fast:
+    """What makes a step fast on a GPU; all off is the plain step of the CPU."""
+
+    bf16: bool = False
+    channels_last: bool = False
+    overlap: bool = False
+    capture: bool = False
+
+    @staticmethod
+    def on(place: torch.device, note: Callable[[str], None]) -> Fast:
+        """All that the device offers; what it lacks is said once."""
+        if place.type != "cuda":
+            return Fast()
+        bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
+        if not bf16:
+            note("This GPU has no bfloat16: the forward pass runs in float32.")
+        return Fast(bf16=bf16, channels_last=True, overlap=True, capture=True)
+
+
+class Settings(NamedTuple):
+    """What schedules decide, at one step."""
+
+    epsilon: float
+    lam: float
+    lr: float
+
+
+class Step:
+    """Called once a batch: takes the step and answers its sums of loss, right and verified answers."""
+
+    def __init__(
+        self,
+        net: GloRoNet,
+        optimizer: torch.optim.Optimizer,
+        batches: Batches,
+        augment: Augmentation,
+        jitter: torch.Generator,
+        ranks: Ranks,
+        fast: Fast,
+        refresh_every: int,
+        note: Callable[[str], None],
+    ) -> None:
+        self._net, self._optimizer, self._batches = net, optimizer, batches
+        self._augment, self._jitter, self._ranks = augment, jitter, ranks
+        self._fast, self._refresh_every, self._note = fast, refresh_every, note
+        self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        self._place = self._parameters[0].device
+        # A plain loss pays for no estimates: what is not known is infinite, and certifies nothing.
+        unknown = torch.full((net.classes, net.classes), torch.inf, device=self._place)
+        self.margins = self._unknown = unknown.fill_diagonal_(0.0)
+        self._taken = 0
+        self._streams: list[torch.cuda.Stream] = []
+        if fast.overlap or fast.capture:
+            self._streams = [torch.cuda.Stream(self._place) for _ in range(3)]
+        self._graphs: dict[Hashable, _Captured] = {}
+        self._seen: Counter[Hashable] = Counter()
+        self._scalars: Tensor | None = None
+        if self._place.type == "cuda":
+            self._scalars = torch.zeros(3, device=self._place)
+            optimizer.param_groups[0]["lr"] = self._scalars[2]
+
+    def plan(self, settings: list[Settings]) -> None:
+        """What the schedules say for each step of the epoch that begins."""
+        self._plan = settings
+        if self._scalars is not None:
+            self._table = torch.tensor(settings, dtype=torch.float32).to(self._place)
+
+    def __call__(self, loss: str, certified: bool, inputs: Inputs, shard: Shard, k: int) -> Tensor:
+        """The k-th step of the epoch; `certified` says whether margins are estimated at all."""
+        refresh = self._taken % self._refresh_every == 0
+        self._taken += 1
+        work = _Work(loss, certified, shard, refresh)
+        if self._scalars is None:
+            epsilon, lam, self._optimizer.param_groups[0]["lr"] = self._plan[k]
+            return self._take(work, inputs, epsilon, lam)
+        self._scalars.copy_(self._table[k])
+        if self._fast.capture:
+            return self._replayed(work, inputs)
+        return self._take(work, inputs, self._scalars[0], self._scalars[1])
+
+    def _take(
+        self, work: _Work, inputs: Inputs, epsilon: float | Tensor, lam: float | Tensor
+    ) -> Tensor:
+        net, beside = self._net, self._fast.overlap
+        x, labels = self._batches.fetch(*inputs)
+        x = self._augment(to_unit(x), self._jitter, work.shard)
+        if self._fast.channels_last and x.dim() == 4:
+            x = x.contiguous(memory_format=torch.channels_last)
+
+        with self._beside(0):
+            if work.certified:
+                self.margins = net.lipschitz_estimate(net.power_iterations if work.refresh and not beside else 0)
+        with torch.autocast(x.device.type, torch.bfloat16, enabled=self._fast.bf16, cache_enabled=False):
+            logits = net.logits(x)
+        self._join(0)
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        loss = losses.LOSSES[work.loss](logits, self.margins, labels, epsilon, lam)
+        share = len(labels) / work.shard.total  # of the whole batch's mean, over all ranks
+
+        with self._beside(1):
+            if work.certified and work.refresh and beside:
+                net.advance()
+        self._optimizer.zero_grad()
+        (loss if share == 1 else loss * share).backward()
+        self._ranks.sum_gradients(self._parameters)
+        self._join(1)
+        self._optimizer.step()
+        return _tally(loss, logits, self.margins, labels, net.epsilon)
+
+    # The GPU's part
+
+    def _replayed(self, work: _Work, inputs: Inputs) -> Tensor:
+        """The step by its captured graph; eager the first few times, which are steps of the training too."""
+        key = (work, *(tuple(t.shape) for t in inputs))
+        captured = self._graphs.get(key)
+        if captured is None:
+            self._seen[key] += 1
+            if self._seen[key] > WARM:
+                captured = self._capture(key, work, inputs)
+        if captured is None:
+            return self._on_own_stream(work, inputs)
+        for mine, given in zip(captured.inputs, inputs, strict=True):
+            mine.copy_(given)
+        captured.graph.replay()
+        self.margins = captured.margins
+        return captured.tally.clone()
+
+    def _on_own_stream(self, work: _Work, inputs: Inputs) -> Tensor:
+        """An eager step on the stream that capturing will use, as its preparation must be."""
+        assert self._scalars is not None
+        outer = torch.cuda.current_stream(self._place)
+        self._streams[2].wait_stream(outer)
+        with torch.cuda.stream(self._streams[2]):
+            tally = self._take(work, inputs, self._scalars[0], self._scalars[1])
+        outer.wait_stream(self._streams[2])
+        return tally
+
+    def _capture(self, key: Hashable, work: _Work, inputs: Inputs) -> _Captured | None:
+        """The graph of one step; None, said once, where the network does something no graph can hold."""
+        assert self._scalars is not None
+        mine = tuple(t.clone() for t in inputs)
+        graph = torch.cuda.CUDAGraph()
+        graph.register_generator_state(self._jitter)
+        self._optimizer.zero_grad()
+        pool = next(iter(self._graphs.values())).graph.pool() if self._graphs else None
+        try:
+            with torch.cuda.graph(graph, pool=pool, stream=self._streams[2]):
+                tally = self._take(work, mine, self._scalars[0], self._scalars[1])
+        except RuntimeError as e:
+            torch.cuda.synchronize(self._place)
+            self._optimizer.zero_grad()
+            self._fast = replace(self._fast, capture=False)
+            why = str(e).partition("\n")[0]
+            self._note(f"The step cannot be captured as a CUDA graph and runs eagerly, slower: {why}")
+            return None
+        self._graphs[key] = _Captured(graph, mine, tally, self.margins)
+        return self._graphs[key]
+
+    @contextlib.contextmanager
+    def _beside(self, which: int) -> Iterator[None]:
+        """What is inside runs on a stream of its own, beside what follows, until `_join`."""
+        if not self._fast.overlap:
+            yield
+            return
+        self._streams[which].wait_stream(torch.cuda.current_stream(self._place))
+        with torch.cuda.stream(self._streams[which]):
+            yield
+
+    def _join(self, which: int) -> None:
+        if self._fast.overlap:
+            torch.cuda.current_stream(self._place).wait_stream(self._streams[which])
+
+
+class _Work(NamedTuple):
+    """What kind of step it is: each kind has a graph of its own."""
+
+    loss: str
+    certified: bool
+    shard: Shard
+    refresh: bool
+
+
+class _Captured(NamedTuple):
+    graph: torch.cuda.CUDAGraph
+    inputs: Inputs
+    tally: Tensor
+    margins: Tensor
+
+
+def _tally(loss: Tensor, logits: Tensor, margins: Tensor, labels: Tensor, epsilon: float) -> Tensor:
+    """The batch's sums of loss, right answers and right answers certified at ε; stays on the device."""
+    with torch.no_grad():
+        right = logits.argmax(1) == labels
+        verified = right & certified_estimate(logits, margins, epsilon)
+        return torch.stack([loss * len(labels), right.sum(), verified.sum()])
