@@ -23,7 +23,17 @@ from gloronet.errors import ConfigError, GloroError
 from gloronet.margins import bottom_logit, pairwise_margins
 from gloronet.operators.rounding import U32, U64, norms_up, require_gradual_underflow
 from gloronet.operators.rules import evaluating
-from gloronet.program import Bound, FrozenProgram, Program, advance, bound, estimate, head, trace
+from gloronet.program import (
+    Bound,
+    FrozenProgram,
+    Program,
+    SplitEstimate,
+    advance,
+    bound,
+    estimate,
+    head,
+    trace,
+)
 from gloronet.program.bound import steps
 from gloronet.program.error import LARGEST, LogitError, logit_error, require_stated, sample_error
 from gloronet.program.structure import structure
@@ -158,6 +168,16 @@ class GloRoNet(nn.Module):
         with self._unrounded():
             constant, weight = estimate(program, iterates, count, self.norm)
             return pairwise_margins(constant, weight, self.form, self.norm)
+
+    def split_estimate(self) -> SplitEstimate:
+        """The estimate in parts that a training step may run beside its other work; see `margins_of`."""
+        program = self.program()
+        return SplitEstimate(program, self._iterates(program), self.norm)
+
+    def margins_of(self, split: SplitEstimate) -> Tensor:
+        """m×m margins from below, of a split estimate; differentiable by the head and by K as one number."""
+        with self._unrounded():
+            return pairwise_margins(split.constant(), split.weight, self.form, self.norm)
 
     @torch.no_grad()
     def advance(self, iterations: int | None = None) -> None:

@@ -27,7 +27,20 @@ class Shard(NamedTuple):
     total: int
 
 
-Augmentation = Callable[..., Tensor]
+class Augmentation(NamedTuple):
+    """Random numbers, and what is done with them: `draw` alone is random, `apply` is a function like any other."""
+
+    draw: Callable[[int, Generator], tuple[Tensor, ...]]
+    """(n, generator) → tensors on the generator's device whose first dimension is the image."""
+    apply: Callable[..., Tensor]
+    """(batch in [0,1], *what was drawn) → a new batch in [0,1]."""
+
+    def __call__(self, x: Tensor, generator: Generator, shard: Shard | None = None) -> Tensor:
+        return self.apply(x, *self.numbers(shard or Shard(0, len(x), len(x)), generator))
+
+    def numbers(self, shard: Shard, generator: Generator) -> tuple[Tensor, ...]:
+        """What this shard of a batch is augmented with."""
+        return tuple(t[shard.start : shard.stop] for t in self.draw(shard.total, generator))
 
 
 def augmentation(name: str) -> Augmentation:
@@ -50,14 +63,13 @@ def augmentation(name: str) -> Augmentation:
     return _AUGMENTATIONS[name]
 
 
-def _none(x: Tensor, generator: Generator, shard: Shard | None = None) -> Tensor:
+def _none(x: Tensor) -> Tensor:
     return x
 
 
-def _default(x: Tensor, generator: Generator, shard: Shard | None = None) -> Tensor:
+def _default(x: Tensor, flip: Tensor, *uniform: Tensor) -> Tensor:
     _require_images(x, "default")
-    flip, *signed = _uniform(x, 7, generator, shard)
-    turn, right, down, shear, zoom_x, zoom_y = (2 * u - 1 for u in signed)
+    turn, right, down, shear, zoom_x, zoom_y = (2 * u - 1 for u in uniform)
     angle, slant = math.radians(20) * turn, math.radians(0.1) * shear
     height, width = x.shape[-2:]
     # input pixel = rotation · (shift + shear · zoom · flip · output pixel), about the centre, in pixels
@@ -72,9 +84,8 @@ def _default(x: Tensor, generator: Generator, shard: Shard | None = None) -> Ten
     )
 
 
-def _tfds(x: Tensor, generator: Generator, shard: Shard | None = None) -> Tensor:
+def _tfds(x: Tensor, flip: Tensor, size: Tensor, left: Tensor, top: Tensor, light: Tensor) -> Tensor:
     _require_images(x, "tfds")
-    flip, size, left, top, light = _uniform(x, 5, generator, shard)
     height, width = x.shape[-2:]
     side = 1 - 0.25 * size
     room = (1 - side) / 2  # how far the square's centre can go from the image's, as a share of the image
@@ -87,37 +98,45 @@ def _tfds(x: Tensor, generator: Generator, shard: Shard | None = None) -> Tensor
     return (zoomed + 0.2 * (2 * light - 1).view(-1, 1, 1, 1)).clamp(0, 1)
 
 
-def _crop_flip(x: Tensor, generator: Generator, shard: Shard | None = None) -> Tensor:
+def _crop_flip(x: Tensor, down: Tensor, right: Tensor, flip: Tensor) -> Tensor:
     _require_images(x, "crop-flip")
     n, channels, height, width = x.shape
     if min(height, width) <= 4:
         raise DataError(f"Augmentation crop-flip needs images of more than 4×4 pixels, not {height}×{width}.")
-    start, stop, total = shard or (0, n, n)
-    shift = torch.randint(-4, 5, (2, total, 1), generator=generator, device=x.device)[:, start:stop]
-    flip = torch.rand((total, 1), generator=generator, device=x.device)[start:stop] < 0.5
     row, column = (torch.arange(size, device=x.device) for size in (height, width))
-    rows = _reflect(row + shift[0], height)
-    columns = _reflect(torch.where(flip, width - 1 - column, column) + shift[1], width)
+    rows = _reflect(row + down, height)
+    columns = _reflect(torch.where(flip < 0.5, width - 1 - column, column) + right, width)
     image = torch.arange(n, device=x.device).view(n, 1, 1, 1)
     channel = torch.arange(channels, device=x.device).view(1, channels, 1, 1)
     return x[image, channel, rows.view(n, 1, height, 1), columns.view(n, 1, 1, width)]
 
 
-def _jitter(x: Tensor, generator: Generator, shard: Shard | None = None) -> Tensor:
+def _jitter(x: Tensor, *uniform: Tensor) -> Tensor:
     _require_images(x, "jitter")
-    turn, right, down, zoom = (2 * u - 1 for u in _uniform(x, 4, generator, shard))
+    turn, right, down, zoom = (2 * u - 1 for u in uniform)
     height, width = x.shape[-2:]
     angle, scale = math.radians(4) * turn, 1 + 0.04 * zoom
     cos, sin = scale * angle.cos(), scale * angle.sin()
     return _affine(x, (cos, -sin, 0.02 * width * right), (sin, cos, 0.02 * height * down))
 
 
-_AUGMENTATIONS: dict[str, Augmentation] = {
-    "none": _none,
-    "default": _default,
-    "tfds": _tfds,
-    "crop-flip": _crop_flip,
-    "jitter": _jitter,
+def _uniform(count: int) -> Callable[[int, Generator], tuple[Tensor, ...]]:
+    """`count` vectors of independent uniform numbers, one number an image."""
+    return lambda n, generator: torch.rand((count, n), generator=generator, device=generator.device).unbind()
+
+
+def _shifts_and_flip(n: int, generator: Generator) -> tuple[Tensor, ...]:
+    """Two whole numbers from −4 to 4 and a uniform one, each (n, 1)."""
+    shift = torch.randint(-4, 5, (2, n, 1), generator=generator, device=generator.device)
+    return *shift.unbind(), torch.rand((n, 1), generator=generator, device=generator.device)
+
+
+_AUGMENTATIONS = {
+    "none": Augmentation(_uniform(0), _none),
+    "default": Augmentation(_uniform(7), _default),
+    "tfds": Augmentation(_uniform(5), _tfds),
+    "crop-flip": Augmentation(_shifts_and_flip, _crop_flip),
+    "jitter": Augmentation(_uniform(4), _jitter),
 }
 
 _Row = tuple[Tensor, Tensor, Tensor]
@@ -147,12 +166,6 @@ def _reflect(index: Tensor, size: int) -> Tensor:
 def _sign(flip: Tensor) -> Tensor:
     """−1 for a half of [0,1), 1 for the other."""
     return torch.where(flip < 0.5, -1.0, 1.0)
-
-
-def _uniform(x: Tensor, count: int, generator: Generator, shard: Shard | None) -> tuple[Tensor, ...]:
-    """`count` vectors of independent uniform numbers, one number an image."""
-    start, stop, total = shard or (0, len(x), len(x))
-    return torch.rand((count, total), generator=generator, device=x.device)[:, start:stop].unbind()
 
 
 def _require_images(x: Tensor, name: str) -> None:

@@ -117,7 +117,9 @@ class Conv2d(LinearOperator):
         groups = 1 if plain else self.groups
         image, padding = (wrap(x, self.padding), (0, 0, 0, 0)) if self.circular else (x, self.padding)
         top, bottom, left, right = padding
-        if x.dtype == torch.float64 and groups == 1:
+        if _is_iterate(x) and groups == 1 and bias is None:
+            y = columns.convolve_one(image, weight, self.stride, padding, self.dilation)
+        elif x.dtype == torch.float64 and groups == 1:
             y = columns.convolve(image, weight, bias, self.stride, padding, self.dilation)
         elif top == bottom and left == right:
             y = F.conv2d(image, weight, bias, self.stride, (top, left), self.dilation, groups)
@@ -132,6 +134,8 @@ class Conv2d(LinearOperator):
         # Rows at the end that no window reaches come back as output padding.
         unread = [(end - 1) % step for _, end, step in self._axes()]
         groups = 1 if plain else self.groups
+        if _is_iterate(y) and groups == 1 and not self.circular:
+            return columns.transpose_one(y, weight, (h, w), self.stride, self.padding, self.dilation)
         x = F.conv_transpose2d(y, weight, None, self.stride, 0, unread, groups, self.dilation)
         return unwrap(x, self.padding) if self.circular else x[:, :, top : top + h, left : left + w]
 
@@ -292,3 +296,8 @@ class Conv2d(LinearOperator):
                 row.append(known[shared])
             rows.append(row)
         return rows
+
+
+def _is_iterate(x: Tensor) -> bool:
+    """A single image on a GPU, for which cuDNN's kernels take several times as long as a matrix product."""
+    return x.is_cuda and len(x) == 1

@@ -1,7 +1,8 @@
 """The one object that carries the design: what a network really computes."""
 
-from gloronet.program.bound import Bound, LayerBound, advance, bound, estimate, head
+from gloronet.program.bound import Bound, LayerBound, bound, head
 from gloronet.program.error import LogitError, logit_error, sample_error
+from gloronet.program.estimate import SplitEstimate, advance, estimate
 from gloronet.program.program import FrozenProgram, Op, Program
 from gloronet.program.trace import trace
 
@@ -12,6 +13,7 @@ __all__ = [
     "LogitError",
     "Op",
     "Program",
+    "SplitEstimate",
     "advance",
     "bound",
     "estimate",

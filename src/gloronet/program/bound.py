@@ -6,13 +6,12 @@ import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from gloronet.errors import ConfigError, UnsupportedOperation
-from gloronet.operators.base import LinearOperator, Operator
+from gloronet.operators.base import Operator
 from gloronet.operators.dense import Dense
 from gloronet.operators.norms import dense_bound
 from gloronet.operators.rounding import U64, norms_up, product, root, up
@@ -152,28 +151,6 @@ def prove_margins(constant: float, weight: Tensor, form: str, norm: str) -> Tens
     )
     margins.fill_diagonal_(0.0)
     return margins
-
-
-def estimate(program: Program, iterates: dict[str, Tensor], iterations: int, norm: str) -> tuple[Any, Tensor]:
-    """(K, W): K up to the last hidden layer from below, differentiable; W the head's weight."""
-    last = head(program)
-    operators = program.operators()
-    constants: dict[str, Any] = {INPUT: 1.0}
-    for op, operator in steps(program, operators):
-        sigma, _ = operator.estimate(iterates.get(op.output), iterations, norm)
-        constants[op.output] = operator.combine([constants[name] for name in op.inputs], norm) * sigma
-    return constants[last.inputs[0]], _weight(operators[-1])
-
-
-def advance(program: Program, iterates: dict[str, Tensor], iterations: int, norm: str) -> dict[str, Tensor]:
-    """The iterates after so many steps of power iteration; ℓ∞ needs none."""
-    if norm == "linf":
-        return iterates
-    return {
-        op.output: operator.advance(iterates[op.output], iterations)
-        for op, operator in steps(program, program.operators())
-        if isinstance(operator, LinearOperator) and op.output in iterates
-    }
 
 
 def steps(program: Program, operators: Sequence[Operator]) -> Iterator[tuple[Op, Operator]]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -62,7 +63,8 @@ def fit(
     _require_fit(net, data)
     ranks.require_shares(len(data.train_x), config.batch_size)
     progress = (progress if ranks.writes else None) or Progress()
-    fast = Fast.on(place, progress.note) if fast is None else fast
+    steps = -(-len(data.train_x) // config.batch_size)
+    fast = Fast.on(place, config.epochs * steps, progress.note) if fast is None else fast
     net.to(place)
     net.power_iterations = config.power_iterations
     target = net.epsilon if config.epsilon_train is None else parse_epsilon(config.epsilon_train)
@@ -72,7 +74,6 @@ def fit(
     batches = batches_of(data, place)
     shuffle = torch.Generator(place).manual_seed(config.seed)
     jitter = torch.Generator(place).manual_seed(config.seed + 1)
-    steps = -(-len(data.train_x) // config.batch_size)
     certified = config.loss != "plain"
 
     with _kernels(place), _layout(net, fast), _own_random_numbers(place, config.seed + ranks.rank):
@@ -143,7 +144,9 @@ def _kernels(place: torch.device) -> Iterator[None]:
     if place.type != "cuda":
         yield
         return
-    with torch.backends.cudnn.flags(enabled=True, benchmark=True, deterministic=False, allow_tf32=False):
+    tried = torch.backends.cudnn.flags(enabled=True, benchmark=True, deterministic=False, allow_tf32=False)
+    with tried, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "TensorFloat32 tensor cores")  # the compiler recommends them
         yield
 
 

@@ -1,18 +1,20 @@
 """One step of training: batch, forward, estimates, loss, backward, optimiser.
 
 On a CPU it is called as it is written. On a GPU the same lines run with the features of `Fast`: bf16 in the
-forward pass (logits, margins and estimates stay float32), channels last, the estimates beside the forward
-pass and the power iterations beside the backward pass, and the whole of it captured once as a CUDA graph and
-replayed. ε, λ and the learning rate are then scalars on the device, so nothing of a step waits for Python.
+forward pass (logits, margins and estimates stay float32), channels last, the estimate beside the forward
+pass and its derivative beside the backward pass, long trainings compiled, and the whole of it captured once
+as a CUDA graph and replayed. ε, λ and the learning rate are then scalars on the device, so nothing of a step
+waits for Python.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,6 +29,8 @@ from gloronet.train.ranks import Ranks
 
 WARM = 3
 """Steps taken eagerly before one is captured: libraries choose their kernels, the optimiser makes its state."""
+LONG = 5000
+"""Steps from which on compiling the step, some seconds, is repaid."""
 
 
 @dataclass(frozen=True)
@@ -37,16 +41,20 @@ class Fast:
     channels_last: bool = False
     overlap: bool = False
     capture: bool = False
+    compile: bool = False
 
     @staticmethod
-    def on(place: torch.device, note: Callable[[str], None]) -> Fast:
-        """All that the device offers; what it lacks is said once."""
+    def on(place: torch.device, steps: int, note: Callable[[str], None]) -> Fast:
+        """All that the device offers for a training of so many steps; what it lacks is said once."""
         if place.type != "cuda":
             return Fast()
         bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
         if not bf16:
             note("This GPU has no bfloat16: the forward pass runs in float32.")
-        return Fast(bf16=bf16, channels_last=True, overlap=True, capture=True)
+        triton = importlib.util.find_spec("triton") is not None
+        if steps >= LONG and not triton:
+            note("Triton is not installed: the step is not compiled, and slower.")
+        return Fast(bf16=bf16, channels_last=True, overlap=True, capture=True, compile=steps >= LONG and triton)
 
 
 class Settings(NamedTuple):
@@ -72,17 +80,20 @@ class Step:
         refresh_every: int,
         note: Callable[[str], None],
     ) -> None:
-        self._net, self._optimizer, self._batches = net, optimizer, batches
+        self._net, self._optimizer = net, optimizer
         self._augment, self._jitter, self._ranks = augment, jitter, ranks
         self._fast, self._refresh_every, self._note = fast, refresh_every, note
+        self._forward = _forward(net, batches, augment, fast)
+        self._usual: int | None = None
+        self._compiled: dict[str, Callable[..., Any]] = {}
         self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
         self._place = self._parameters[0].device
         # A plain loss pays for no estimates: what is not known is infinite, and certifies nothing.
         unknown = torch.full((net.classes, net.classes), torch.inf, device=self._place)
         self.margins = self._unknown = unknown.fill_diagonal_(0.0)
         self._taken = 0
-        self._streams: list[torch.cuda.Stream] = []
-        if fast.overlap or fast.capture:
+        self._streams: list[torch.cuda.Stream] = []  # none on a CPU, where what is beside comes in turn
+        if self._place.type == "cuda":
             self._streams = [torch.cuda.Stream(self._place) for _ in range(3)]
         self._graphs: dict[Hashable, _Captured] = {}
         self._seen: Counter[Hashable] = Counter()
@@ -110,36 +121,56 @@ class Step:
             return self._replayed(work, inputs)
         return self._take(work, inputs, self._scalars[0], self._scalars[1])
 
-    def _take(
-        self, work: _Work, inputs: Inputs, epsilon: float | Tensor, lam: float | Tensor
-    ) -> Tensor:
+    def _take(self, work: _Work, inputs: Inputs, epsilon: float | Tensor, lam: float | Tensor) -> Tensor:
         net, beside = self._net, self._fast.overlap
-        x, labels = self._batches.fetch(*inputs)
-        x = self._augment(to_unit(x), self._jitter, work.shard)
-        if self._fast.channels_last and x.dim() == 4:
-            x = x.contiguous(memory_format=torch.channels_last)
+        numbers = self._augment.numbers(work.shard, self._jitter)
+        split = net.split_estimate() if work.certified and beside else None
+        iterations = net.power_iterations if work.refresh else 0
 
+        self._fork(0)
+        logits, labels = self._run("forward", self._forward, work, inputs, numbers)
         with self._beside(0):
-            if work.certified:
-                self.margins = net.lipschitz_estimate(net.power_iterations if work.refresh and not beside else 0)
-        with torch.autocast(x.device.type, torch.bfloat16, enabled=self._fast.bf16, cache_enabled=False):
-            logits = net.logits(x)
+            margins = self._unknown
+            if split is not None:
+                margins = net.margins_of(split)
+            elif work.certified:
+                margins = net.lipschitz_estimate(iterations)
         self._join(0)
-        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        loss = losses.LOSSES[work.loss](logits, self.margins, labels, epsilon, lam)
+        loss = self._run(work.loss, losses.LOSSES[work.loss], work, logits, margins, labels, epsilon, lam)
         share = len(labels) / work.shard.total  # of the whole batch's mean, over all ranks
 
+        self._fork(1)
         with self._beside(1):
-            if work.certified and work.refresh and beside:
-                net.advance()
+            if split is not None:
+                split.differentiate(iterations)
+            self.margins = margins.detach()
+            tally = _tally(loss.detach(), logits.detach(), self.margins, labels, net.epsilon)
         self._optimizer.zero_grad()
         (loss if share == 1 else loss * share).backward()
-        self._ranks.sum_gradients(self._parameters)
         self._join(1)
+        if split is not None:
+            split.add_gradients()
+        self._ranks.sum_gradients(self._parameters)
         self._optimizer.step()
-        return _tally(loss, logits, self.margins, labels, net.epsilon)
+        return tally
 
     # The GPU's part
+
+    def _run(self, name: str, function: Callable[..., Any], work: _Work, *arguments: Any) -> Any:
+        """The function, compiled for the usual size of a batch; any other, rare, is not worth compiling for."""
+        if self._usual is None:
+            self._usual = work.shard.stop - work.shard.start
+        if not self._fast.compile or work.shard.stop - work.shard.start != self._usual:
+            return function(*arguments)
+        if name not in self._compiled:
+            self._compiled[name] = torch.compile(function, dynamic=False)
+        try:
+            return self._compiled[name](*arguments)
+        except Exception as e:  # a compiler can fail in any way; what is wrong with the network shows without it
+            self._fast = replace(self._fast, compile=False)
+            why = str(e).partition("\n")[0]
+            self._note(f"The step cannot be compiled and runs as it is, slower: {why}")
+            return function(*arguments)
 
     def _replayed(self, work: _Work, inputs: Inputs) -> Tensor:
         """The step by its captured graph; eager the first few times, which are steps of the training too."""
@@ -188,18 +219,21 @@ class Step:
         self._graphs[key] = _Captured(graph, mine, tally, self.margins)
         return self._graphs[key]
 
+    def _fork(self, which: int) -> None:
+        """From here on, what is `_beside` may run at the same time as the rest, until `_join`."""
+        if self._fast.overlap and self._streams:
+            self._streams[which].wait_stream(torch.cuda.current_stream(self._place))
+
     @contextlib.contextmanager
     def _beside(self, which: int) -> Iterator[None]:
-        """What is inside runs on a stream of its own, beside what follows, until `_join`."""
-        if not self._fast.overlap:
+        if not (self._fast.overlap and self._streams):
             yield
             return
-        self._streams[which].wait_stream(torch.cuda.current_stream(self._place))
         with torch.cuda.stream(self._streams[which]):
             yield
 
     def _join(self, which: int) -> None:
-        if self._fast.overlap:
+        if self._fast.overlap and self._streams:
             torch.cuda.current_stream(self._place).wait_stream(self._streams[which])
 
 
@@ -219,9 +253,25 @@ class _Captured(NamedTuple):
     margins: Tensor
 
 
+def _forward(
+    net: GloRoNet, batches: Batches, augment: Augmentation, fast: Fast
+) -> Callable[[Inputs, tuple[Tensor, ...]], tuple[Tensor, Tensor]]:
+    """(a batch as it is told, random numbers) → logits, in float32 at least, and labels."""
+
+    def forward(inputs: Inputs, numbers: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+        x, labels = batches.fetch(*inputs)
+        x = augment.apply(to_unit(x), *numbers)
+        if fast.channels_last and x.dim() == 4:
+            x = x.contiguous(memory_format=torch.channels_last)
+        with torch.autocast(x.device.type, torch.bfloat16, enabled=fast.bf16, cache_enabled=False):
+            logits = net.logits(x)
+        return logits.to(torch.promote_types(logits.dtype, torch.float32)), labels
+
+    return forward
+
+
 def _tally(loss: Tensor, logits: Tensor, margins: Tensor, labels: Tensor, epsilon: float) -> Tensor:
     """The batch's sums of loss, right answers and right answers certified at ε; stays on the device."""
-    with torch.no_grad():
-        right = logits.argmax(1) == labels
-        verified = right & certified_estimate(logits, margins, epsilon)
-        return torch.stack([loss * len(labels), right.sum(), verified.sum()])
+    right = logits.argmax(1) == labels
+    verified = right & certified_estimate(logits, margins, epsilon)
+    return torch.stack([loss * len(labels), right.sum(), verified.sum()])

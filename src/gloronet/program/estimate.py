@@ -1,0 +1,108 @@
+"""Program → K from below: fast, differentiable, for training only. Nothing here certifies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gloronet.operators.base import LinearOperator, Operator, unit
+from gloronet.program.bound import head, steps
+from gloronet.program.program import INPUT, Program
+
+
+def estimate(program: Program, iterates: dict[str, Tensor], iterations: int, norm: str) -> tuple[Any, Tensor]:
+    """(K, W): K up to the last hidden layer from below, differentiable; W the head's weight."""
+    tensors = program.live()
+    operators = [op.operator(tensors) for op in program.ops]
+    return _constant(program, operators, iterates, iterations, norm), _head_weight(program, tensors)
+
+
+def advance(program: Program, iterates: dict[str, Tensor], iterations: int, norm: str) -> dict[str, Tensor]:
+    """The iterates after so many steps of power iteration; ℓ∞ needs none."""
+    if norm == "linf" or iterations <= 0:
+        return iterates
+    return {
+        op.output: operator.advance(iterates[op.output], iterations)
+        for op, operator in steps(program, program.operators())
+        if isinstance(operator, LinearOperator) and op.output in iterates
+    }
+
+
+class SplitEstimate:
+    """K for one step of training, with its derivative taken apart from the loss's, so that neither waits.
+
+    The loss sees K as one number. While its backward pass runs, `differentiate` takes dK/dW, and with it
+    dK/du, which for K = ‖Au‖·… is AᵀAu up to a factor: the next power iterate, for free. `add_gradients`
+    then completes the chain rule, dL/dW += dL/dK·dK/dW.
+    """
+
+    def __init__(self, program: Program, iterates: dict[str, Tensor], norm: str) -> None:
+        self._program, self._iterates, self._norm = program, iterates, norm
+        self._live = program.live()
+        # A view of its own: what flows back to the weight from here passes this stream first.
+        self.weight = _head_weight(program, self._live).view_as(_head_weight(program, self._live))
+        self._gradients: dict[str, Tensor] = {}
+
+    def constant(self) -> Any:
+        """K, a number that gathers the loss's gradient; with the iterates as they stand."""
+        self._leaves = {n: t.detach().requires_grad_(t.requires_grad) for n, t in self._live.items()}
+        self._starts = {n: u.detach().requires_grad_() for n, u in self._iterates.items()}
+        with torch.enable_grad():
+            operators = [op.operator(self._leaves) for op in self._program.ops]
+            self._value = _constant(self._program, operators, self._starts, 0, self._norm)
+        self._seen = self._value
+        if isinstance(self._value, Tensor):
+            self._seen = self._value.detach().requires_grad_(self._value.requires_grad)
+        return self._seen
+
+    def differentiate(self, iterations: int) -> None:
+        """Takes dK/dW, and moves the kept iterates on by so many power iterations."""
+        if not isinstance(self._value, Tensor) or not self._value.requires_grad:
+            return
+        weights = {n: leaf for n, leaf in self._leaves.items() if leaf.requires_grad}
+        moved = self._starts if iterations else {}
+        found = iter(torch.autograd.grad(self._value, [*weights.values(), *moved.values()], allow_unused=True))
+        # Laid out as the weights are: adding them is then one kernel, at the end, where the step waits for it.
+        for (name, weight), gradient in zip(weights.items(), found, strict=False):
+            if gradient is not None:
+                self._gradients[name] = torch.empty_like(weight).copy_(gradient)
+        with torch.no_grad():
+            after = {n: u if g is None else unit(g, u) for (n, u), g in zip(moved.items(), found, strict=True)}
+            for name, u in advance(self._program, after, iterations - 1, self._norm).items():
+                self._iterates[name].copy_(u)
+
+    def add_gradients(self) -> None:
+        """Adds dL/dK·dK/dW to the gradients of the parameters, after the loss's backward pass."""
+        if not self._gradients or self._seen.grad is None:
+            return
+        parts = torch._foreach_mul(list(self._gradients.values()), self._seen.grad)
+        tensors = [self._live[name] for name in self._gradients]
+        gathered, added, others, theirs = [], [], [], []
+        for tensor, part in zip(tensors, parts, strict=True):
+            if tensor.is_leaf and tensor.grad is not None:
+                gathered.append(tensor.grad)
+                added.append(part)
+            else:  # through a parametrisation
+                others.append(tensor)
+                theirs.append(part)
+        if gathered:
+            torch._foreach_add_(gathered, added)
+        if others:
+            torch.autograd.backward(others, theirs)
+
+
+def _constant(
+    program: Program, operators: Sequence[Operator], iterates: dict[str, Tensor], iterations: int, norm: str
+) -> Any:
+    constants: dict[str, Any] = {INPUT: 1.0}
+    for op, operator in steps(program, operators):
+        sigma, _ = operator.estimate(iterates.get(op.output), iterations, norm)
+        constants[op.output] = operator.combine([constants[name] for name in op.inputs], norm) * sigma
+    return constants[head(program).inputs[0]]
+
+
+def _head_weight(program: Program, tensors: dict[str, Tensor]) -> Tensor:
+    return tensors[head(program).tensors["weight"]]
