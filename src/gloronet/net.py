@@ -170,14 +170,13 @@ class GloRoNet(nn.Module):
             return pairwise_margins(constant, weight, self.form, self.norm)
 
     def split_estimate(self) -> SplitEstimate:
-        """The estimate in parts that a training step may run beside its other work; see `margins_of`."""
+        """The estimate in parts, which a training step runs beside its other work: margins = K·`distances`."""
         program = self.program()
         return SplitEstimate(program, self._iterates(program), self.norm)
 
-    def margins_of(self, split: SplitEstimate) -> Tensor:
-        """m×m margins from below, of a split estimate; differentiable by the head and by K as one number."""
-        with self._unrounded():
-            return pairwise_margins(split.constant(), split.weight, self.form, self.norm)
+    def distances(self, weight: Tensor) -> Tensor:
+        """m×m margins of a net with this head and K = 1; differentiable."""
+        return pairwise_margins(1.0, weight, self.form, self.norm)
 
     @torch.no_grad()
     def advance(self, iterations: int | None = None) -> None:

@@ -28,27 +28,29 @@ class MinMax(nn.Module):
                 f"MinMax pairs the two halves of dimension 1, whose size must be even; "
                 f"the input has shape {tuple(x.shape)}. Use an even number of channels or units."
             )
-        if x.is_cuda and torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        if torch.is_grad_enabled() and (x.is_cuda or torch.compiler.is_compiling()):
             return _Exchange.apply(x)
-        a, b = x.chunk(2, dim=1)
-        return torch.cat((torch.maximum(a, b), torch.minimum(a, b)), dim=1)
+        return _exchange(*x.chunk(2, dim=1))
 
 
 class _Exchange(torch.autograd.Function):
-    """The same with a third of the memory traffic, which is what a GPU waits for.
+    """The same for training on a GPU, which waits for memory: backward by one bit a pair, whether it was exchanged.
 
-    Written into place, and backward by the one bit a pair that says whether it was exchanged. (At a tie the
-    derivative is that of "not exchanged"; torch's own would take the mean of both.)
+    torch's own backward reads the input once more, and under the compiler loses its layout: each gradient is then
+    copied before the convolution can use it. (At a tie the derivative is that of "not exchanged"; torch's own
+    would take the mean of both.)
     """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
         a, b = x.chunk(2, dim=1)
+        ctx.save_for_backward(a < b)
+        if torch.compiler.is_compiling():
+            return _exchange(a, b)
         y = torch.empty_like(x)
         high, low = y.chunk(2, dim=1)
         torch.maximum(a, b, out=high)
         torch.minimum(a, b, out=low)
-        ctx.save_for_backward(a < b)
         return y
 
     @staticmethod
@@ -56,13 +58,17 @@ class _Exchange(torch.autograd.Function):
         (gradient,) = gradients
         (exchanged,) = ctx.saved_tensors
         high, low = gradient.chunk(2, dim=1)
-        if torch.is_grad_enabled():  # a derivative of this derivative is wanted
+        if torch.compiler.is_compiling() or torch.is_grad_enabled():  # a derivative of this derivative is wanted
             return torch.cat((torch.where(exchanged, low, high), torch.where(exchanged, high, low)), dim=1)
         result = torch.empty_like(gradient)
         a, b = result.chunk(2, dim=1)
         torch.where(exchanged, low, high, out=a)
         torch.where(exchanged, high, low, out=b)
         return result
+
+
+def _exchange(a: Tensor, b: Tensor) -> Tensor:
+    return torch.cat((torch.maximum(a, b), torch.minimum(a, b)), dim=1)
 
 
 @rule(MinMax)

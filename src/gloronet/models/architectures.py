@@ -11,8 +11,8 @@ from math import prod
 from torch import nn
 
 from gloronet.errors import ConfigError
-from gloronet.layers import MinMax
-from gloronet.models.notation import Conv, bad_piece, parse
+from gloronet.layers import MinMax, Residual
+from gloronet.models.notation import Conv, Dense, Skip, bad_piece, parse
 
 # The paper's appendix, with the letters its strings drop. Its 8C2F is seven convolutions and one dense layer.
 _NAMED = {
@@ -22,6 +22,8 @@ _NAMED = {
     "8C2F": "c(64,3,1).c(64,3,1).c(64,4,2).c(128,3,1).c(128,4,2).c(256,3,1).c(256,4,2)",
 }
 _ACTIVATIONS: dict[str, type[nn.Module]] = {"minmax": MinMax, "relu": nn.ReLU}
+BRANCH = 0.1
+"""How small a residual branch starts, beside the identity it is added to."""
 _INITS = {"orthogonal": nn.init.orthogonal_, "glorot": nn.init.xavier_uniform_}
 
 
@@ -37,7 +39,8 @@ def build(
     `spec` is one of `names()`, whose last dense layer takes the size `classes`, or the paper's notation,
     whose last d(n) must have n = classes. The activation follows every layer but the last. Weights are
     orthogonal (as matrices from the receptive field to the output channels) or Glorot-uniform, drawn from
-    torch's global generator; biases are zero.
+    torch's global generator; biases are zero. A residual branch starts as a tenth of that: x + W∗x begins
+    near the identity, and the constant of many such blocks near 1.
 
     >>> build("c(16,4,2).d(10)", (1, 28, 28), classes=10, activation="relu")
     Sequential(
@@ -54,9 +57,11 @@ def build(
     shape = tuple(input_shape)
     for i, piece in enumerate(pieces):
         last = i == len(pieces) - 1
-        if isinstance(piece, Conv):
-            if len(shape) != 3:
-                raise bad_piece(spec, i, f"needs an image (C, H, W), but the input has shape {shape}")
+        if not isinstance(piece, Dense) and len(shape) != 3:
+            raise bad_piece(spec, i, f"needs an image (C, H, W), but the input has shape {shape}")
+        if isinstance(piece, Skip):
+            layers.append(Residual(nn.Conv2d(shape[0], shape[0], piece.kernel, padding=piece.kernel // 2)))
+        elif isinstance(piece, Conv):
             layers += _same_conv(shape, piece)
             shape = (piece.channels, -(-shape[1] // piece.stride), -(-shape[2] // piece.stride))
         else:
@@ -101,17 +106,18 @@ def _same_padding(n: int, kernel: int, stride: int) -> tuple[int, int]:
 
 def _initialise(layers: list[nn.Module], init: str) -> None:
     for layer in layers:
-        if isinstance(layer, nn.Conv2d | nn.Linear):
-            _INITS[init](layer.weight)
-            assert layer.bias is not None
-            nn.init.zeros_(layer.bias)
+        inner = layer.inner if isinstance(layer, Residual) else layer
+        if isinstance(inner, nn.Conv2d | nn.Linear):
+            _INITS[init](inner.weight, gain=BRANCH if inner is not layer else 1.0)
+            assert inner.bias is not None
+            nn.init.zeros_(inner.bias)
 
 
 def _literal(spec: str) -> str:
     if "(" not in spec:
         raise ConfigError(
             f"unknown architecture {spec!r}; use one of {', '.join(_NAMED)}, "
-            "or the notation c(channels,kernel,stride).d(size)."
+            "or the notation c(channels,kernel,stride).r(kernel).d(size)."
         )
     return spec
 

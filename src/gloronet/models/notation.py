@@ -1,8 +1,9 @@
 """The paper's notation for networks: `c(16,4,2).c(32,4,2).d(100).d(10)`.
 
 `c(C,K,S)` is a convolution with C output channels, a K×K kernel and stride S; `d(D)` a dense layer with D
-outputs. Convolutions come first, and the last piece is dense. The parser is strict, and its errors point
-at the piece that cannot be read.
+outputs. Ours, not the paper's: `r(K)` is x + W∗x, a convolution with a K×K kernel added to its own input
+(LiResNet's block). Convolutions come first, and the last piece is dense. The parser is strict, and its errors
+point at the piece that cannot be read.
 """
 
 from __future__ import annotations
@@ -29,7 +30,14 @@ class Dense:
     size: int
 
 
-Piece = Conv | Dense
+@dataclass(frozen=True)
+class Skip:
+    """r(kernel): x + W∗x, with as many channels out as in; the kernel is odd, so that it has a centre."""
+
+    kernel: int
+
+
+Piece = Conv | Skip | Dense
 
 
 def parse(spec: str) -> list[Piece]:
@@ -42,10 +50,10 @@ def parse(spec: str) -> list[Piece]:
     pieces: list[Piece] = []
     for i, text in enumerate(texts):
         piece = _parse_piece(spec, i, text)
-        if isinstance(piece, Conv) and pieces and isinstance(pieces[-1], Dense):
+        if isinstance(piece, Conv | Skip) and pieces and isinstance(pieces[-1], Dense):
             raise bad_piece(spec, i, "is a convolution after a dense layer; put all convolutions first")
         pieces.append(piece)
-    if isinstance(pieces[-1], Conv):
+    if not isinstance(pieces[-1], Dense):
         raise bad_piece(spec, len(pieces) - 1, "ends the network; end it with a dense layer d(classes)")
     return pieces
 
@@ -56,10 +64,12 @@ def bad_piece(spec: str, i: int, problem: str) -> ConfigError:
 
 
 def _parse_piece(spec: str, i: int, text: str) -> Piece:
-    match = re.fullmatch(r"c\(([0-9]+),([0-9]+),([0-9]+)\)|d\(([0-9]+)\)", text)
+    match = re.fullmatch(r"c\(([0-9]+),([0-9]+),([0-9]+)\)|[rd]\(([0-9]+)\)", text)
     if match is None:
-        raise bad_piece(spec, i, "is neither c(channels,kernel,stride) nor d(size)")
+        raise bad_piece(spec, i, "is neither c(channels,kernel,stride) nor r(kernel) nor d(size)")
     sizes = [int(group) for group in match.groups() if group is not None]
     if min(sizes) == 0:
         raise bad_piece(spec, i, "has a zero; every number must be at least 1")
-    return Conv(*sizes) if text.startswith("c") else Dense(*sizes)
+    if text.startswith("r") and sizes[0] % 2 == 0:
+        raise bad_piece(spec, i, "has an even kernel, which has no centre; choose an odd one")
+    return {"c": Conv, "r": Skip, "d": Dense}[text[0]](*sizes)

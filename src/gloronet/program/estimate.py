@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gloronet.operators.base import LinearOperator, Operator, unit
+from gloronet.operators.base import LinearOperator, Operator
 from gloronet.program.bound import head, steps
 from gloronet.program.program import INPUT, Program
 
@@ -69,10 +69,20 @@ class SplitEstimate:
         for (name, weight), gradient in zip(weights.items(), found, strict=False):
             if gradient is not None:
                 self._gradients[name] = torch.empty_like(weight).copy_(gradient)
-        with torch.no_grad():
-            after = {n: u if g is None else unit(g, u) for (n, u), g in zip(moved.items(), found, strict=True)}
-            for name, u in advance(self._program, after, iterations - 1, self._norm).items():
-                self._iterates[name].copy_(u)
+        directions = {n: g for n, g in zip(moved, found, strict=True) if g is not None}
+        if directions:
+            self._move(directions, iterations - 1)
+
+    @torch.no_grad()
+    def _move(self, directions: dict[str, Tensor], iterations: int) -> None:
+        """The iterates become these directions, scaled to 1, and then go on; one of size 0 stays as it is."""
+        sizes = torch._foreach_norm(list(directions.values()))
+        after = {
+            name: torch.where(size > 0, direction / size, self._iterates[name])
+            for (name, direction), size in zip(directions.items(), sizes, strict=True)
+        }
+        after = advance(self._program, after, iterations, self._norm)
+        torch._foreach_copy_([self._iterates[name] for name in after], list(after.values()))
 
     def add_gradients(self) -> None:
         """Adds dL/dK·dK/dW to the gradients of the parameters, after the loss's backward pass."""

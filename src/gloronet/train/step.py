@@ -127,27 +127,32 @@ class Step:
         split = net.split_estimate() if work.certified and beside else None
         iterations = net.power_iterations if work.refresh else 0
 
-        self._fork(0)
+        # Stream 0 has K and all that follows from it, stream 1 the head's distances, with their backward: what a
+        # stream made and gave back may be overwritten by its own next work only.
+        self._fork(0, 1)
         logits, labels = self._run("forward", self._forward, work, inputs, numbers)
-        with self._beside(0):
-            margins = self._unknown
-            if split is not None:
-                margins = net.margins_of(split)
-            elif work.certified:
-                margins = net.lipschitz_estimate(iterations)
-        self._join(0)
+        margins = self._unknown
+        if split is not None:
+            with self._beside(0):
+                constant = split.constant()
+            with self._beside(1):
+                distances = net.distances(split.weight)
+            self._join(0, 1)
+            margins = constant * distances
+        elif work.certified:
+            margins = net.lipschitz_estimate(iterations)
         loss = self._run(work.loss, losses.LOSSES[work.loss], work, logits, margins, labels, epsilon, lam)
         share = len(labels) / work.shard.total  # of the whole batch's mean, over all ranks
 
-        self._fork(1)
-        with self._beside(1):
+        self._fork(0)
+        with self._beside(0):
             if split is not None:
                 split.differentiate(iterations)
             self.margins = margins.detach()
             tally = _tally(loss.detach(), logits.detach(), self.margins, labels, net.epsilon)
         self._optimizer.zero_grad()
         (loss if share == 1 else loss * share).backward()
-        self._join(1)
+        self._join(0)
         if split is not None:
             split.add_gradients()
         self._ranks.sum_gradients(self._parameters)
@@ -219,22 +224,25 @@ class Step:
         self._graphs[key] = _Captured(graph, mine, tally, self.margins)
         return self._graphs[key]
 
-    def _fork(self, which: int) -> None:
+    def _fork(self, *which: int) -> None:
         """From here on, what is `_beside` may run at the same time as the rest, until `_join`."""
-        if self._fast.overlap and self._streams:
-            self._streams[which].wait_stream(torch.cuda.current_stream(self._place))
+        for stream in self._beside_streams(which):
+            stream.wait_stream(torch.cuda.current_stream(self._place))
 
     @contextlib.contextmanager
     def _beside(self, which: int) -> Iterator[None]:
-        if not (self._fast.overlap and self._streams):
-            yield
-            return
-        with torch.cuda.stream(self._streams[which]):
+        with contextlib.ExitStack() as stack:
+            for stream in self._beside_streams((which,)):
+                stack.enter_context(torch.cuda.stream(stream))
             yield
 
-    def _join(self, which: int) -> None:
-        if self._fast.overlap and self._streams:
-            torch.cuda.current_stream(self._place).wait_stream(self._streams[which])
+    def _join(self, *which: int) -> None:
+        for stream in self._beside_streams(which):
+            torch.cuda.current_stream(self._place).wait_stream(stream)
+
+    def _beside_streams(self, which: tuple[int, ...]) -> list[torch.cuda.Stream]:
+        """None where nothing runs beside anything: then all comes in turn."""
+        return [self._streams[k] for k in which] if self._fast.overlap and self._streams else []
 
 
 class _Work(NamedTuple):
