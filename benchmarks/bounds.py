@@ -40,7 +40,7 @@ def main() -> None:
             _largest(exact), _largest(symbols),
         )  # fmt: skip
     Console().print(shown)
-    print(f"record: {record.write(f'bounds-{options.device}', {'results': results})}")
+    print(f"record: {record.append(f'bounds-{options.device}', {'results': results})}")
 
 
 def measure(name: str, device: str) -> dict[str, Any]:

@@ -31,7 +31,7 @@ def main() -> None:
         shown.add_row(str(run["seed"]), *shares, f"{run['mean_radius']:.4f}", f"{run['wall_seconds']:.1f}")
     Console().print(shown)
     median = {k: statistics.median(run[k] for run in runs) for k in ("clean", "pgd", "vra", "wall_seconds")}
-    print(f"record: {record.write('digits-cpu', {'runs': runs, 'median': median})}")
+    print(f"record: {record.append('digits-cpu', {'runs': runs, 'median': median})}")
 
 
 def _run(seed: int) -> dict[str, Any]:

@@ -86,7 +86,7 @@ def main() -> None:
     )
     console.print("VRA: " + ", ".join(f"{name} {value:.2%}" for name, value in vras.items()))
     console.print(f"proof of 10,000 certificates: written in {proof_seconds:.1f} s, checked in {check_seconds:.1f} s")
-    path = record.write(
+    path = record.append(
         "mnist-cpu",
         {
             "config": gn.config.to_dict(dataclasses.replace(config, train=recipe)),

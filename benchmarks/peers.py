@@ -171,7 +171,7 @@ def report(rounds: list[dict[str, Any]], images: int) -> None:
         "epoch_loss": losses,
         "gloro": gloro["versions"] if gloro["installed"] else f"not installed: {gloro['why']}",
     }
-    print(f"record: {record.write('peers-cpu', result)}")
+    print(f"record: {record.append('peers-cpu', result)}")
 
 
 def first_images(data: gn.data.Dataset, count: int | None) -> gn.data.Dataset:

@@ -1,8 +1,12 @@
-"""Records: every number a table shows comes from a JSON file with its hardware, versions and commit."""
+"""Records: every number a table shows comes from a line of JSON with its hardware, versions and commit.
+
+`records/NAME.jsonl` grows by a line with every run of a benchmark; tables show the last one.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import platform
 import subprocess
 import time
@@ -14,12 +18,18 @@ import torch
 RECORDS = Path(__file__).parent / "records"
 
 
-def write(name: str, result: dict[str, Any]) -> Path:
-    """Writes records/NAME.json: the result with where and on what it was measured."""
+def append(name: str, result: dict[str, Any]) -> Path:
+    """Adds a line to records/NAME.jsonl: the result with where and on what it was measured."""
     RECORDS.mkdir(exist_ok=True)
-    path = RECORDS / f"{name}.json"
-    path.write_text(json.dumps({"benchmark": name, **result, **_circumstances()}, indent=1) + "\n")
+    path = RECORDS / f"{name}.jsonl"
+    with path.open("a") as file:
+        file.write(json.dumps({"benchmark": name, **result, **_circumstances()}) + "\n")
     return path
+
+
+def latest(name: str) -> dict[str, Any]:
+    """The last record of that name."""
+    return json.loads((RECORDS / f"{name}.jsonl").read_text().splitlines()[-1])
 
 
 def _circumstances() -> dict[str, Any]:
@@ -30,7 +40,7 @@ def _circumstances() -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "python": platform.python_version(),
-        "commit": _git("rev-parse", "--short", "HEAD"),
+        "commit": os.environ.get("GLORONET_COMMIT") or _git("rev-parse", "--short", "HEAD"),
         "uncommitted": bool(_git("status", "--porcelain", "--untracked-files=no", "src")),
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
     }

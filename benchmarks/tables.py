@@ -5,12 +5,11 @@ python -m benchmarks.tables
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from benchmarks.bounds import NETS
-from benchmarks.record import RECORDS
+from benchmarks.record import latest
 
 README = Path(__file__).parent.parent / "README.md"
 BEGIN, END = "<!-- measured: written by python -m benchmarks.tables -->", "<!-- end of measured -->"
@@ -28,7 +27,7 @@ def rendered(readme: str) -> str:
 
 
 def measured() -> str:
-    digits, mnist = _read("digits-cpu"), _read("mnist-cpu")
+    digits, mnist = latest("digits-cpu"), latest("mnist-cpu")
     runs = digits["runs"]
     vras = ", ".join(f"{run['vra']:.1%}" for run in runs)
     rows = [
@@ -74,16 +73,12 @@ def measured() -> str:
                 f"{_slack(r, 'polyphase symbols')} symbols",
                 "`python -m benchmarks.bounds`",
             )
-            for r in _read("bounds-cpu")["results"]
+            for r in latest("bounds-cpu")["results"]
         ),
     ]
     head = ["| what | measured | command |", "|---|---|---|"]
     where = f'On {mnist["cpu"]}, {mnist["threads"]} threads, torch {mnist["torch"]}; VRA by bounds, `"real"`.'
     return "\n".join([*head, *(f"| {a} | {b} | {c} |" for a, b, c in rows), "", where])
-
-
-def _read(name: str) -> dict[str, Any]:
-    return json.loads((RECORDS / f"{name}.json").read_text())
 
 
 def _slack(result: dict[str, Any], method: str) -> str:

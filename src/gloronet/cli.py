@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from gloronet.errors import GloroError
+from gloronet.errors import ElsewhereError, GloroError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -17,6 +17,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments = vars(_parser().parse_args(argv))
         run = arguments.pop("run_verb")
         return run(**arguments) or 0
+    except ElsewhereError:  # of several processes one speaks
+        return 2
     except GloroError as e:
         print(f"gloronet: {_one_line(e)}", file=sys.stderr)
         return 2
@@ -42,7 +44,8 @@ def _train(recipe: str, out: Path | None, resume: Path | None, changes: list[str
         run = verbs.resume(resume, **options)
     else:
         run = verbs.train(recipe, out, changes=changes, **options)
-    _show(run)
+    if run is not None:
+        _show(run)
 
 
 def _certify(run: Path, **options: Any) -> None:
@@ -145,7 +148,8 @@ def _parser() -> argparse.ArgumentParser:
 
     p = _verb(verbs, "train", _train, "Train a recipe, certify it, attack it and write its report.",
               "gloronet train\n  gloronet train mnist --out runs/mnist --set train.epochs=5\n"
-              "  gloronet train --resume runs/mnist")  # fmt: skip
+              "  gloronet train --resume runs/mnist\n"
+              "  torchrun --nproc-per-node 4 -m gloronet train mnist")  # fmt: skip
     p.add_argument(
         "recipe", nargs="?", default="digits", help="a preset's name or a config.toml (default: digits)"
     )

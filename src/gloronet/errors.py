@@ -19,3 +19,11 @@ class UnsupportedOperation(GloroError):
 
 class TrainingError(GloroError):
     """Training cannot go on; the last good checkpoint is still there."""
+
+
+class RankLost(TrainingError, RuntimeError):
+    """The processes of one training lost each other."""
+
+
+class ElsewhereError(GloroError):
+    """Another process of this training failed and says why; this one leaves without a word."""

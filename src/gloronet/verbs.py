@@ -9,9 +9,8 @@ import os
 import platform
 import subprocess
 import time
-import tomllib
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,14 +22,14 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from gloronet import attacks, data, models, presets, report
 from gloronet.certify import Table, certify_set, disjoint_balls, gallery, regions
-from gloronet.config import Config, from_dict, read_toml, to_dict
+from gloronet.config import Config, changed, from_dict, read_toml, to_dict
 from gloronet.errors import ConfigError, GloroError
 from gloronet.lower import lower_margins, vra_at
 from gloronet.net import SEMANTICS, GloRoNet
 from gloronet.program.bound import Bound, ChainBound, LayerBound
 from gloronet.proof import write as write_proof
 from gloronet.run import create, load, save
-from gloronet.train import fit, pick_device, progress_on
+from gloronet.train import fit, joined, pick_device, progress_on
 
 console = Console(stderr=True)
 """Progress goes to stderr, results to stdout."""
@@ -48,24 +47,23 @@ def train(
     device: str | None = None,
     root: Path | None = None,
     attacked: int = 500,
-) -> Path:
-    """Trains a recipe into a new run folder, then certifies, attacks and reports it."""
-    pick_device(device)
-    config = _changed(presets.read(recipe), changes)
-    dataset = data.load(config.data.name, root)
-    torch.manual_seed(config.train.seed)
-    net = _build(config, dataset)
-    run = create(out or _free_folder(Path("runs"), Path(recipe).stem), config)
-    return _train(net, dataset, config, run, False, device, root, attacked)
+) -> Path | None:
+    """Trains a recipe into a new run folder, then certifies, attacks and reports it.
+
+    Of the processes of a torchrun all train, the first does the rest, and the others answer None.
+    """
+
+    def folder(config: Config) -> Path:
+        return create(out or _free_folder(Path("runs"), Path(recipe).stem), config)
+
+    return _train(lambda: changed(presets.read(recipe), changes), folder, False, device, root, attacked)
 
 
-def resume(run: Path, *, device: str | None = None, root: Path | None = None, attacked: int = 500) -> Path:
+def resume(
+    run: Path, *, device: str | None = None, root: Path | None = None, attacked: int = 500
+) -> Path | None:
     """Goes on with a training that was stopped, to the very weights it would have reached."""
-    config = read_toml(run / "config.toml")
-    dataset = data.load(config.data.name, root)
-    torch.manual_seed(config.train.seed)
-    net = _build(config, dataset)
-    return _train(net, dataset, config, run, True, device, root, attacked)
+    return _train(lambda: read_toml(run / "config.toml"), lambda _: run, True, device, root, attacked)
 
 
 def certify(
@@ -264,20 +262,30 @@ def _seal(table: dict[str, Any]) -> str:
 
 
 def _train(
-    net: GloRoNet,
-    dataset: data.Dataset,
-    config: Config,
-    run: Path,
+    recipe: Callable[[], Config],
+    folder: Callable[[Config], Path],
     resuming: bool,
     device: str | None,
     root: Path | None,
     attacked: int,
-) -> Path:
-    if config.train.batch_size * sum(p.numel() for p in net.parameters()) < SMALL_STEP:
-        torch.set_num_threads(1)
-    history = fit(
-        net, dataset, config.train, out=run, resume=resuming, device=device, progress=progress_on(console)
-    )
+) -> Path | None:
+    """Recipe and folder are asked for by rank 0 alone: they may be on no other machine."""
+    with joined() as ranks:
+        pick_device(device)
+        told = ranks.bytes_from_first(json.dumps(to_dict(recipe())).encode() if ranks.writes else None)
+        config = from_dict(json.loads(told))
+        dataset = data.load(config.data.name, root)
+        ranks.require_shares(len(dataset.train_x), config.train.batch_size)
+        torch.manual_seed(config.train.seed)
+        net = build(config, dataset)
+        ranks.meet()  # no folder is made before every process could begin
+        run = folder(config) if ranks.writes else None
+        if config.train.batch_size * sum(p.numel() for p in net.parameters()) < SMALL_STEP:
+            torch.set_num_threads(1)
+        progress = progress_on(console)
+        history = fit(net, dataset, config.train, out=run, resume=resuming, device=device, progress=progress)
+    if run is None:
+        return None
     save(net, run, config)
     _write_json(run / "summary.json", {"seconds": {"train": sum(row["seconds"] for row in history)}})
     certify(run, root=root, device=device)
@@ -303,7 +311,8 @@ def _add_adversaries(path: Path, adversarial: np.ndarray, distance: np.ndarray) 
     _write_npz(path, arrays | {"adversarial": shown, "adversarial_distance": far})
 
 
-def _build(config: Config, dataset: data.Dataset) -> GloRoNet:
+def build(config: Config, dataset: data.Dataset) -> GloRoNet:
+    """The net a config describes, freshly initialised from torch's global generator, for this data set."""
     shape, classes = dataset.input_shape, len(dataset.classes)
     module = models.build(
         config.model.architecture, shape, classes, config.model.activation, config.model.init
@@ -315,27 +324,6 @@ def _open(run: Path, root: Path | None, device: str | None) -> tuple[Config, Glo
     net = load(run).to(pick_device(device))
     config = read_toml(run / "config.toml")
     return config, net, data.load(config.data.name, root)
-
-
-def _changed(config: Config, changes: Sequence[str]) -> Config:
-    """The config with `section.key=value` applied; values are TOML, or plain text."""
-    table = to_dict(config)
-    for change in changes:
-        key, equals, text = change.partition("=")
-        if not equals:
-            raise ConfigError(f"--set takes KEY=VALUE, such as train.epochs=50, not {change!r}.")
-        try:
-            value = tomllib.loads(f"value = {text}")["value"]
-        except tomllib.TOMLDecodeError:
-            value = text
-        *sections, name = key.strip().split(".")
-        inner = table
-        for section in sections:
-            inner = inner.setdefault(section, {})
-            if not isinstance(inner, dict):
-                raise ConfigError(f"--set {change}: {section} is a value, not a section.")
-        inner[name] = value
-    return from_dict(table)
 
 
 def _free_folder(parent: Path, name: str) -> Path:

@@ -68,7 +68,8 @@ class SplitEstimate:
         # Laid out as the weights are: adding them is then one kernel, at the end, where the step waits for it.
         for (name, weight), gradient in zip(weights.items(), found, strict=False):
             if gradient is not None:
-                self._gradients[name] = torch.empty_like(weight).copy_(gradient)
+                alike = gradient.stride() == weight.stride()
+                self._gradients[name] = gradient if alike else torch.empty_like(weight).copy_(gradient)
         directions = {n: g for n, g in zip(moved, found, strict=True) if g is not None}
         if directions:
             self._move(directions, iterations - 1)

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol
 
@@ -24,21 +24,28 @@ AHEAD = 3
 """Batches on their way while one is trained on."""
 
 Inputs = tuple[Tensor, ...]
+Shares = Generator[tuple[Inputs, Shard], None, None]
+"""Ends with its last batch, or when it is closed."""
 
 
 class Batches(Protocol):
-    def epoch(self, order: Tensor, batch_size: int, ranks: Ranks) -> Iterator[tuple[Inputs, Shard]]:
+    def epoch(self, order: Tensor, batch_size: int, ranks: Ranks) -> Shares:
         """This rank's share of each batch of samples in this order."""
 
     def fetch(self, *inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Images, as they are stored, and labels."""
 
 
-def batches_of(data: Dataset, place: torch.device) -> Batches:
-    """Resident where the training set fits beside the training, streamed where it does not."""
+def batches_of(data: Dataset, place: torch.device, note: Callable[[str], None]) -> Batches:
+    """Resident where the training set fits beside the training, streamed, and said once, where it does not.
+
+    On a GPU it fits if the inputs, as they are stored (uint8 stays uint8), take at most `ROOM` of the memory
+    that is free before training begins. On a CPU they are where they are needed, be it behind a memory map.
+    """
     if place.type == "cuda":
         free, _ = torch.cuda.mem_get_info(place)
         if data.train_x.nbytes > ROOM * free:
+            note("The training set does not fit on the GPU and is streamed.")
             return Streamed(data, place)
     return Resident(data, place)
 
@@ -49,7 +56,7 @@ class Resident:
     def __init__(self, data: Dataset, place: torch.device) -> None:
         self._x, self._y = data.train_x.to(place), data.train_y.to(place)
 
-    def epoch(self, order: Tensor, batch_size: int, ranks: Ranks) -> Iterator[tuple[Inputs, Shard]]:
+    def epoch(self, order: Tensor, batch_size: int, ranks: Ranks) -> Shares:
         for batch in order.split(batch_size):
             shard = ranks.shard(len(batch))
             yield (batch[shard.start : shard.stop],), shard
@@ -63,14 +70,15 @@ class Streamed:
     """The training set stays in memory, or on disk behind a memory map; batches are sent ahead of their turn.
 
     A thread gathers each batch into pinned memory and starts its copy on a stream of its own, `AHEAD` batches
-    before it is needed: reading, copying and training go on at once.
+    before it is needed: reading, copying and training go on at once. What goes wrong while reading is raised
+    when the batch is due.
     """
 
     def __init__(self, data: Dataset, place: torch.device) -> None:
         self._data, self._place = data, place
         self._copies = torch.cuda.Stream(place) if place.type == "cuda" else None
 
-    def epoch(self, order: Tensor, batch_size: int, ranks: Ranks) -> Iterator[tuple[Inputs, Shard]]:
+    def epoch(self, order: Tensor, batch_size: int, ranks: Ranks) -> Shares:
         waiting: deque[tuple[Future[tuple[Inputs, torch.cuda.Event | None]], Shard]] = deque()
         with ThreadPoolExecutor(1, "batches") as reader:
             try:

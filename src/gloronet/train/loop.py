@@ -26,6 +26,7 @@ from gloronet.data.augment import augmentation
 from gloronet.errors import ConfigError, TrainingError
 from gloronet.net import GloRoNet
 from gloronet.train.batches import batches_of
+from gloronet.train.muon import Muon
 from gloronet.train.progress import Progress
 from gloronet.train.ranks import Ranks
 from gloronet.train.recorder import Recorder, State, start_together
@@ -51,7 +52,8 @@ def fit(
 
     The net ends up on `device` (CUDA where there is one, unless given) and in `eval()` mode. Accuracy and
     `vra_estimate` are shares of the training batches as they were seen, at the net's own ε; `epsilon`, `lam`
-    and `lr` are those of the epoch's last step. With `out`, the folder gets `metrics.jsonl` and
+    and `lr` are those of the epoch's last step; of its `seconds`, `preparing` went into compiling and
+    capturing. With `out`, the folder gets `metrics.jsonl` and
     `checkpoint/`; `resume=True` goes on with the run in it. `fast` is what speeds up a step: all that the
     device offers, unless given.
 
@@ -71,17 +73,17 @@ def fit(
     epsilon_at = schedules.epsilon_schedule(config.epsilon_schedule, target, net.epsilon, config.epochs)
     lam_at = schedules.lambda_schedule(config.lam)
     lr_at = schedules.lr_schedule(config.lr_schedule, config.lr, config.epochs)
-    batches = batches_of(data, place)
+    batches = batches_of(data, place, progress.note)
     shuffle = torch.Generator(place).manual_seed(config.seed)
     jitter = torch.Generator(place).manual_seed(config.seed + 1)
     certified = config.loss != "plain"
 
-    with _kernels(place), _layout(net, fast), _own_random_numbers(place, config.seed + ranks.rank):
-        optimizer = _adam(net, config.lr, place)
+    with _kernels(place), _layout(net, fast), _own_random_numbers(place, config.seed):
+        optimizer = _optimizer(net, config, place)
         state = State(net, optimizer, {"shuffle": shuffle, "jitter": jitter, **_global_generators(place)})
         folder = Path(out) if out is not None and ranks.writes else None
         recorder = Recorder(folder, _settings(net, data, config, place), state)
-        history = start_together(recorder, state, resume, ranks, place)
+        history = start_together(recorder, state, resume, ranks)
         step = Step(
             net, optimizer, batches, augmentation(config.augmentation), jitter, ranks, fast,
             config.refresh_every, progress.note,
@@ -89,7 +91,7 @@ def fit(
         try:
             progress.start(config.epochs, len(history))
             for epoch in range(len(history), config.epochs):
-                began = time.perf_counter()
+                began, prepared = time.perf_counter(), step.preparing
                 net.train()
                 loss = "plain" if epoch < config.warmup_epochs else config.loss
                 order = torch.randperm(len(data.train_x), generator=shuffle, device=place)
@@ -97,9 +99,10 @@ def fit(
                 plan = [Settings(epsilon_at(t), lam_at(t), lr_at(t)) for t in times]
                 tallies = []
                 step.plan(plan)
-                for k, (inputs, shard) in enumerate(batches.epoch(order, config.batch_size, ranks)):
-                    tallies.append(step(loss, certified, inputs, shard, k))
-                    progress.step(times[k] + 1 / steps)
+                with contextlib.closing(batches.epoch(order, config.batch_size, ranks)) as shares:
+                    for k, (inputs, shard) in enumerate(shares):
+                        tallies.append(step(loss, certified, inputs, shard, k))
+                        progress.step(times[k] + 1 / steps)
 
                 sums = torch.stack(tallies).double()
                 ranks.sum_(sums)
@@ -116,6 +119,7 @@ def fit(
                         "lipschitz_estimate": step.margins.max().item() if certified else None,
                         **plan[-1]._asdict(),
                         "seconds": time.perf_counter() - began,
+                        "preparing": step.preparing - prepared,
                     }
                 )
                 recorder.epoch(history)
@@ -125,27 +129,33 @@ def fit(
         finally:
             progress.stop()
             net.eval()
+            step.close()
             recorder.flush()
     return history
 
 
-def _adam(net: GloRoNet, lr: float, place: torch.device) -> torch.optim.Optimizer:
-    """The paper's Adam; on a GPU its step count and learning rate live there, so that a graph can hold it."""
+def _optimizer(net: GloRoNet, config: TrainConfig, place: torch.device) -> torch.optim.Optimizer:
+    """Muon, or the paper's Adam; on a GPU all that changes lives there, so that a graph can hold a step."""
     parameters = [p for p in net.parameters() if p.requires_grad]
+    if config.optimizer == "muon":
+        return Muon(parameters, config.lr)
     capturable = place.type == "cuda"
     return torch.optim.Adam(
-        parameters, lr=lr, betas=(0.9, 0.999), eps=1e-7, fused=True, capturable=capturable
+        parameters, lr=config.lr, betas=(0.9, 0.999), eps=1e-7, fused=True, capturable=capturable
     )
 
 
 @contextlib.contextmanager
 def _kernels(place: torch.device) -> Iterator[None]:
-    """cuDNN chooses its kernels by trying them, and float32 means float32: estimates do not see TF32."""
+    """cuDNN chooses its kernels by trying them, and float32 means float32: estimates do not see TF32.
+
+    What asks for no device gets this one, not the first of the machine.
+    """
     if place.type != "cuda":
         yield
         return
     tried = torch.backends.cudnn.flags(enabled=True, benchmark=True, deterministic=False, allow_tf32=False)
-    with tried, warnings.catch_warnings():
+    with torch.cuda.device(place), tried, warnings.catch_warnings():
         warnings.filterwarnings("ignore", "TensorFloat32 tensor cores")  # the compiler recommends them
         yield
 
@@ -211,13 +221,13 @@ def _global_generators(place: torch.device) -> dict[str, torch.Generator]:
 
 
 def pick_device(name: str | None) -> torch.device:
-    """The device of that name; without one, CUDA where there is one."""
+    """The device of that name; without one, CUDA where there is one, and for each of several processes its own."""
     try:
         place = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
     except RuntimeError:
         raise ConfigError(f"There is no kind of device {name!r}; write cpu, cuda or cuda:1.") from None
     if place.type == "cuda":
-        index = 0 if place.index is None else place.index
+        index = Ranks.current().gpu(place.index)
         if index >= torch.cuda.device_count():
             raise ConfigError(f"device {name} is not there: {torch.cuda.device_count()} CUDA devices are.")
         return torch.device("cuda", index)

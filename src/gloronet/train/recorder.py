@@ -12,7 +12,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from gloronet.errors import ConfigError
+from gloronet.errors import ConfigError, ElsewhereError
 from gloronet.train.checkpoint import (
     Checkpoint,
     load_tensors,
@@ -81,7 +81,8 @@ class Recorder:
     """
 
     def __init__(self, out: Path | None, settings: dict[str, Any], state: State) -> None:
-        self._out, self._settings, self._state = out, settings, state
+        self.settings = settings
+        self._out, self._state = out, state
         self._last: Checkpoint | None = None
         self._written, self._written_at, self._writing = -1, 0.0, 0.0
 
@@ -96,7 +97,7 @@ class Recorder:
             raise ConfigError(f"There is no run folder {self._out} to resume.")
         if resume and not is_new(self._out):
             checkpoint = read_checkpoint(self._out / "checkpoint")
-            _require_same(checkpoint.settings, self._settings, self._out)
+            _require_same(checkpoint.settings, self.settings, self._out)
             self._state.restore(checkpoint.tensors, self._out / "checkpoint")
             history, self._written = checkpoint.history, len(checkpoint.history)
         else:
@@ -134,7 +135,7 @@ class Recorder:
 
     def _keep(self, history: list[dict[str, Any]]) -> None:
         copies = {name: tensor.detach().clone() for name, tensor in self._state.tensors().items()}
-        self._last = Checkpoint(self._settings, list(history), copies)
+        self._last = Checkpoint(self.settings, list(history), copies)
 
 
 def is_new(out: Path) -> bool:
@@ -154,34 +155,40 @@ def require_new(out: Path) -> None:
 
 
 def _require_same(saved: Mapping[str, Any], now: Mapping[str, Any], out: Path) -> None:
-    different = [name for name in {**saved, **now} if saved.get(name) != now.get(name)]
-    if different:
-        was = ", ".join(f"{name} = {saved.get(name)!r}" for name in different)
-        given = ", ".join(f"{name} = {now.get(name)!r}" for name in different)
+    if was_and_is := _differences(saved, now):
+        was, given = was_and_is
         raise ConfigError(
             f"{out} was started with {was} and cannot be resumed with {given}; train into another folder."
         )
 
 
-def start_together(
-    recorder: Recorder, state: State, resume: bool, ranks: Ranks, place: torch.device
-) -> list[dict[str, Any]]:
+def _differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> tuple[str, str] | None:
+    """What each has where they differ."""
+    names = [name for name in {**one, **other} if one.get(name) != other.get(name)]
+    first, second = (", ".join(f"{n} = {values.get(n)!r}" for n in names) for values in (one, other))
+    return (first, second) if names else None
+
+
+def start_together(recorder: Recorder, state: State, resume: bool, ranks: Ranks) -> list[dict[str, Any]]:
     """`Recorder.start`, by rank 0 for all: every rank goes on from rank 0's weights, moments and epochs."""
     if ranks.world == 1:
         return recorder.start(resume)
     if not ranks.writes:
-        content = ranks.bytes_from_first(None, place)
+        content = ranks.bytes_from_first(None)
         if not content:
-            raise ConfigError("Rank 0 could not start; what it says tells why.")
-        history_size = int.from_bytes(content[:8], "big")
-        history = json.loads(content[8 : 8 + history_size])
-        state.restore(safetensors.torch.load(content[8 + history_size :]), Path("rank 0"))
+            raise ElsewhereError("Rank 0 could not start; what it says tells why.")
+        size = int.from_bytes(content[:8], "big")
+        settings, history = json.loads(content[8 : 8 + size])
+        if rank_0_and_mine := _differences(settings, recorder.settings):
+            theirs, mine = rank_0_and_mine
+            raise ConfigError(f"Rank {ranks.rank} has {mine} where rank 0 has {theirs}; give all the same.")
+        state.restore(safetensors.torch.load(content[8 + size :]), Path("rank 0"))
         return history
     try:
         history = recorder.start(resume)
     except BaseException:
-        ranks.bytes_from_first(b"", place)
+        ranks.bytes_from_first(b"")
         raise
-    said = json.dumps(history).encode()
-    ranks.bytes_from_first(len(said).to_bytes(8, "big") + said + tensors_to_bytes(state.tensors()), place)
+    said = json.dumps([recorder.settings, history]).encode()
+    ranks.bytes_from_first(len(said).to_bytes(8, "big") + said + tensors_to_bytes(state.tensors()))
     return history

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, replace
@@ -91,7 +92,8 @@ class Step:
         # A plain loss pays for no estimates: what is not known is infinite, and certifies nothing.
         unknown = torch.full((net.classes, net.classes), torch.inf, device=self._place)
         self.margins = self._unknown = unknown.fill_diagonal_(0.0)
-        self._taken = 0
+        self.preparing = 0.0
+        """Seconds that compiling, choosing kernels and capturing took, so far."""
         self._streams: list[torch.cuda.Stream] = []  # none on a CPU, where what is beside comes in turn
         if self._place.type == "cuda":
             self._streams = [torch.cuda.Stream(self._place) for _ in range(3)]
@@ -108,11 +110,16 @@ class Step:
         if self._scalars is not None:
             self._table = torch.tensor(settings, dtype=torch.float32).to(self._place)
 
+    def close(self) -> None:
+        """Gives back what was captured and compiled: neither is of use to another training."""
+        self._graphs.clear()
+        if self._compiled:
+            self._compiled.clear()
+            torch.compiler.reset()
+
     def __call__(self, loss: str, certified: bool, inputs: Inputs, shard: Shard, k: int) -> Tensor:
         """The k-th step of the epoch; `certified` says whether margins are estimated at all."""
-        refresh = self._taken % self._refresh_every == 0
-        self._taken += 1
-        work = _Work(loss, certified, shard, refresh)
+        work = _Work(loss, certified, shard, refresh=k % self._refresh_every == 0)
         if self._scalars is None:
             epsilon, lam, self._optimizer.param_groups[0]["lr"] = self._plan[k]
             return self._take(work, inputs, epsilon, lam)
@@ -127,8 +134,8 @@ class Step:
         split = net.split_estimate() if work.certified and beside else None
         iterations = net.power_iterations if work.refresh else 0
 
-        # Stream 0 has K and all that follows from it, stream 1 the head's distances, with their backward: what a
-        # stream made and gave back may be overwritten by its own next work only.
+        # Stream 0 has K and its derivative, stream 1 the head's distances, with their backward, and the tally: so
+        # memory that a stream's work gives back is only ever overwritten by its own later work.
         self._fork(0, 1)
         logits, labels = self._run("forward", self._forward, work, inputs, numbers)
         margins = self._unknown
@@ -144,15 +151,16 @@ class Step:
         loss = self._run(work.loss, losses.LOSSES[work.loss], work, logits, margins, labels, epsilon, lam)
         share = len(labels) / work.shard.total  # of the whole batch's mean, over all ranks
 
-        self._fork(0)
-        with self._beside(0):
-            if split is not None:
+        self._fork(0, 1)
+        if split is not None:
+            with self._beside(0):
                 split.differentiate(iterations)
-            self.margins = margins.detach()
+        self.margins = margins.detach()
+        with self._beside(1):
             tally = _tally(loss.detach(), logits.detach(), self.margins, labels, net.epsilon)
         self._optimizer.zero_grad()
         (loss if share == 1 else loss * share).backward()
-        self._join(0)
+        self._join(0, 1)
         if split is not None:
             split.add_gradients()
         self._ranks.sum_gradients(self._parameters)
@@ -186,7 +194,12 @@ class Step:
             if self._seen[key] > WARM:
                 captured = self._capture(key, work, inputs)
         if captured is None:
-            return self._on_own_stream(work, inputs)
+            torch.cuda.synchronize(self._place)
+            began = time.perf_counter()
+            tally = self._on_own_stream(work, inputs)
+            torch.cuda.synchronize(self._place)
+            self.preparing += time.perf_counter() - began
+            return tally
         for mine, given in zip(captured.inputs, inputs, strict=True):
             mine.copy_(given)
         captured.graph.replay()
@@ -206,6 +219,7 @@ class Step:
     def _capture(self, key: Hashable, work: _Work, inputs: Inputs) -> _Captured | None:
         """The graph of one step; None, said once, where the network does something no graph can hold."""
         assert self._scalars is not None
+        began = time.perf_counter()
         mine = tuple(t.clone() for t in inputs)
         graph = torch.cuda.CUDAGraph()
         graph.register_generator_state(self._jitter)
@@ -222,6 +236,7 @@ class Step:
             self._note(f"The step cannot be captured as a CUDA graph and runs eagerly, slower: {why}")
             return None
         self._graphs[key] = _Captured(graph, mine, tally, self.margins)
+        self.preparing += time.perf_counter() - began
         return self._graphs[key]
 
     def _fork(self, *which: int) -> None:

@@ -1,0 +1,153 @@
+"""What certified training costs beside plain training: the same loop, the same network, one with estimates.
+
+    python -m benchmarks.train [2C2F 4C3F 6C2F 8C2F] [--device cuda]     seconds an epoch, memory an instance
+    python -m benchmarks.train --growth [--device cuda]                  how the ratio moves with batch, width, depth
+
+On a GPU an epoch is the paper's whole data set at batch 512, in the form a long training gets (compiled and
+captured). On a CPU the large networks take a few steps, and their epoch is so many times the step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import multiprocessing
+import resource
+import statistics
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+import gloronet as gn
+from benchmarks import record
+from benchmarks.setting import BATCH, LOSSES, SETTINGS, Setting, built, gpu_memory, made, timed
+
+CPU_STEPS = {"2C2F": 118, "4C3F": 12, "6C2F": 6, "8C2F": 2}
+GROWTH: dict[str, dict[int, tuple[str, int]]] = {
+    "batch size, 6C2F": {batch: ("6C2F", batch) for batch in (128, 256, 512, 1024, 2048)},
+    "channels of the first layer": {
+        w: (f"c({w},3,1).c({w},4,2).c({2 * w},3,1).c({2 * w},4,2).d(512).d(10)", BATCH) for w in (16, 32, 64, 128)
+    },
+    "convolutions of 64 channels": {
+        d: ("c(64,4,2)." + "c(64,3,1)." * d + "c(64,4,2).d(512).d(10)", BATCH) for d in (1, 2, 4, 8, 16)
+    },
+}
+"""What grows → its size → architecture and batch, on 32×32 colour images."""
+CPU_GROWTH = {
+    "batch size, 2C2F": {batch: ("2C2F", batch) for batch in (64, 128, 256, 512, 1024)},
+    "channels of the first layer": {w: (f"c({w},4,2).c({2 * w},4,2).d(100).d(10)", 256) for w in (8, 16, 32, 64)},
+    "convolutions of 16 channels": {
+        d: ("c(16,4,2)." + "c(16,3,1)." * d + "c(16,4,2).d(100).d(10)", 256) for d in (1, 2, 4, 8)
+    },
+}
+"""The same on a CPU, on 28×28 grey images."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("nets", nargs="*", help=f"which networks (default: {' '.join(SETTINGS)})")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--growth", action="store_true", help="cost against batch size, width and depth instead")
+    parser.add_argument("--power-iterations", type=int, default=1)
+    options = parser.parse_args()
+    unknown = [name for name in options.nets if name not in SETTINGS]
+    if unknown:
+        parser.error(f"unknown networks {unknown}; choose of {', '.join(SETTINGS)}.")
+    place = gn.train.pick_device(options.device).type
+    if options.growth:
+        grow(place, options.power_iterations)
+    else:
+        compare(options.nets or list(SETTINGS), place, options.power_iterations)
+
+
+def compare(nets: list[str], device: str, iterations: int) -> None:
+    title = f"an epoch of training, batch {BATCH}, {iterations} power iteration(s) a step"
+    shown = Table("net", "certified", "plain", "ratio", "memory an instance", "plain", "ratio", title=title)
+    results = {}
+    for name in nets:
+        results[name] = r = one_net(name, device, iterations)
+        c, p = r["certified"], r["plain"]
+        shown.add_row(
+            name, f"{c['epoch_seconds_median']:.4f} s", f"{p['epoch_seconds_median']:.4f} s", f"{r['ratio']:.3f}×",
+            f"{c['bytes_per_instance'] / 1024:.0f} KiB", f"{p['bytes_per_instance'] / 1024:.0f} KiB",
+            f"{r['memory_ratio']:.3f}×",
+        )  # fmt: skip
+    Console().print(shown)
+    settings = {"batch": BATCH, "power_iterations": iterations, "loss": LOSSES, "data": "made, of the real size"}
+    print(f"record: {record.append(f'train-{device}', {'settings': settings, 'results': results})}")
+
+
+def one_net(name: str, device: str, iterations: int) -> dict[str, Any]:
+    """Both kinds of training of one network, with their ratios."""
+    setting = SETTINGS[name]
+    whole = -(-setting.images // BATCH)
+    images = setting.images if device == "cuda" else min(setting.images, CPU_STEPS[name] * BATCH)
+    data = made(setting, images)
+    steps = -(-images // BATCH)
+    found: dict[str, Any] = {kind: [] for kind in LOSSES}
+    for _ in range(1 if device == "cuda" else 3):  # in turn, as a CPU's speed changes with what else it does
+        for kind in LOSSES:
+            config = recipe(kind, setting, 7 if device == "cuda" else 1, iterations)
+            found[kind].append(timed(built(name, setting), data, config, device))
+    result: dict[str, Any] = {"steps_timed": steps, "steps_of_an_epoch": whole}
+    for kind, rounds in found.items():
+        epochs = [seconds * whole / steps for r in rounds for seconds in r["epoch_seconds"]]
+        result[kind] = rounds[0] | {"epoch_seconds": epochs, "epoch_seconds_median": statistics.median(epochs)}
+        if device == "cuda":
+            config = recipe(kind, setting, 2, iterations)
+            result[kind]["bytes_per_instance"] = gpu_memory(built(name, setting), made(setting, 3 * BATCH), config)
+        else:
+            result[kind]["bytes_per_instance"] = resident(name, kind, iterations)
+    for ratio, of in (("ratio", "epoch_seconds_median"), ("memory_ratio", "bytes_per_instance")):
+        result[ratio] = result["certified"][of] / result["plain"][of]
+    return result
+
+
+def grow(device: str, iterations: int) -> None:
+    setting = SETTINGS["6C2F" if device == "cuda" else "2C2F"]
+    images = 20_480 if device == "cuda" else 4096
+    data = made(setting, images)
+    results: dict[str, list[dict[str, Any]]] = {}
+    shown = Table("what grows", "size", "certified step", "plain step", "ratio", title="not compiled")
+    for what, sizes in (GROWTH if device == "cuda" else CPU_GROWTH).items():
+        results[what] = []
+        for size, (architecture, batch) in sizes.items():
+            row: dict[str, Any] = {"size": size, "architecture": architecture, "batch": batch}
+            for kind in LOSSES:
+                config = dataclasses.replace(recipe(kind, setting, 4, iterations), batch_size=batch)
+                net = built(architecture, setting)
+                row[kind] = min(timed(net, data, config, device, compiled=False)["epoch_seconds"]) * batch / images
+            row["ratio"] = row["certified"] / row["plain"]
+            results[what].append(row)
+            times = (f"{1e3 * row[kind]:.2f} ms" for kind in ("certified", "plain"))
+            shown.add_row(what, str(size), *times, f"{row['ratio']:.2f}×")
+    Console().print(shown)
+    settings = {"power_iterations": iterations, "loss": LOSSES, "images": images, "compiled": False}
+    print(f"record: {record.append(f'growth-{device}', {'settings': settings, 'results': results})}")
+
+
+def recipe(kind: str, setting: Setting, epochs: int, iterations: int) -> gn.TrainConfig:
+    return gn.TrainConfig(
+        epochs=epochs, batch_size=BATCH, loss=LOSSES[kind], power_iterations=iterations,
+        augmentation=setting.augmentation, lr_schedule="constant",
+    )  # fmt: skip
+
+
+def resident(name: str, kind: str, iterations: int) -> float:
+    """Bytes an instance that a CPU training adds to the process's peak, measured in a process of its own."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(_resident, (name, kind, iterations))
+
+
+def _resident(name: str, kind: str, iterations: int) -> float:
+    setting = SETTINGS[name]
+    data, net = made(setting, 2 * BATCH), built(name, setting)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    gn.fit(net, data, recipe(kind, setting, 1, iterations), device="cpu")
+    return 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / BATCH
+
+
+if __name__ == "__main__":
+    main()
