@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 import gloronet as gn
-from gloronet.train.step import Fast
+from gloronet.train.fast import Fast
 
 BATCH = 512
 

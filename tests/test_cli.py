@@ -223,7 +223,7 @@ def test_data_list_names_every_set(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize("name", presets.names())
 def test_every_preset_loads_and_builds(name: str) -> None:
     config = presets.read(name)
-    shapes = {"digits": ((1, 8, 8), 10), "moons": ((2,), 2), "mnist": ((1, 28, 28), 10)}
+    shapes = {"digits": ((1, 8, 8), 10), "moons": ((2,), 2), "mnist": ((1, 28, 28), 10), "cifar10": ((3, 32, 32), 10)}
     shape, classes = shapes[config.data.name]
     module = gn.models.build(
         config.model.architecture, shape, classes, config.model.activation, config.model.init

@@ -17,7 +17,7 @@ from gloronet.data import Dataset
 from gloronet.data.augment import augmentation
 from gloronet.net import GloRoNet
 from gloronet.train import Progress, fit
-from gloronet.train.step import Fast
+from gloronet.train.fast import Fast
 
 torch.set_num_threads(1)
 
@@ -244,6 +244,7 @@ def test_captured_in_float32_the_losses_are_those_of_the_eager_step(digits: Data
 
 
 @ON_GPU
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the compiler's own code
 @pytest.mark.parametrize("optimizer", ["adam", "muon"])
 def test_compiled_and_captured_it_learns(digits: Dataset, optimizer: str) -> None:
     config = dataclasses.replace(
@@ -259,7 +260,7 @@ def test_compiled_and_captured_it_learns(digits: Dataset, optimizer: str) -> Non
 @ON_GPU
 def test_a_net_that_no_graph_can_hold_trains_eagerly_and_says_so_once(digits: Dataset) -> None:
     net, notes = fresh(digits), Notes()
-    net.module[0].register_forward_pre_hook(lambda module, a: float(a[0].sum()) and None)
+    net.module[0].register_forward_pre_hook(lambda module, a: torch.cuda.synchronize() if module.training else None)
     fit(net, digits, CONFIG, device="cuda", fast=ALL, progress=notes)
     assert len(notes.said) == 1
     assert notes.said[0].startswith("The step cannot be captured as a CUDA graph and runs eagerly, slower:")

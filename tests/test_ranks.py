@@ -29,8 +29,8 @@ from gloronet.net import GloRoNet
 from gloronet.train import Progress, Ranks, TrainingInterrupted, fit, joined, loop
 from gloronet.train import ranks as ranks_room
 from gloronet.train.checkpoint import read_checkpoint, read_tensors, tensors_to_bytes
+from gloronet.train.fast import Fast
 from gloronet.train.recorder import State
-from gloronet.train.step import Fast
 
 torch.set_num_threads(1)  # threads that share a core with other workers wait for each other
 

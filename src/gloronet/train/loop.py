@@ -26,11 +26,12 @@ from gloronet.data.augment import augmentation
 from gloronet.errors import ConfigError, TrainingError
 from gloronet.net import GloRoNet
 from gloronet.train.batches import batches_of
+from gloronet.train.fast import Fast
 from gloronet.train.muon import Muon
 from gloronet.train.progress import Progress
 from gloronet.train.ranks import Ranks
 from gloronet.train.recorder import Recorder, State, start_together
-from gloronet.train.step import Fast, Settings, Step
+from gloronet.train.step import Settings, Step
 
 
 class TrainingInterrupted(KeyboardInterrupt):
