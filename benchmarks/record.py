@@ -29,10 +29,17 @@ def append(name: str, result: dict[str, Any]) -> Path:
 
 def latest(name: str) -> dict[str, Any]:
     """The last record of that name."""
-    return json.loads((RECORDS / f"{name}.jsonl").read_text().splitlines()[-1])
+    return every(name)[-1]
+
+
+def every(name: str) -> list[dict[str, Any]]:
+    """All records of that name, the oldest first."""
+    return [json.loads(line) for line in (RECORDS / f"{name}.jsonl").read_text().splitlines()]
 
 
 def _circumstances() -> dict[str, Any]:
+    # A copy of the tree on another machine has no history: who sends it says which commit it is.
+    told = os.environ.get("GLORONET_COMMIT")
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     return {
         "cpu": _cpu(),
@@ -40,8 +47,8 @@ def _circumstances() -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "python": platform.python_version(),
-        "commit": os.environ.get("GLORONET_COMMIT") or _git("rev-parse", "--short", "HEAD"),
-        "uncommitted": bool(_git("status", "--porcelain", "--untracked-files=no", "src")),
+        "commit": told or _git("rev-parse", "--short", "HEAD"),
+        "uncommitted": not told and bool(_git("status", "--porcelain", "--untracked-files=no", "src")),
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
     }
 

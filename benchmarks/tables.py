@@ -1,32 +1,38 @@
-"""Writes the README's table of measurements from the records, so that no number is typed.
+"""Writes every table of measurements in README.md and docs/performance.md from the records: no number is typed.
 
 python -m benchmarks.tables
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from benchmarks import record
 from benchmarks.bounds import NETS
 from benchmarks.record import latest
 
-README = Path(__file__).parent.parent / "README.md"
-BEGIN, END = "<!-- measured: written by python -m benchmarks.tables -->", "<!-- end of measured -->"
+ROOT = Path(__file__).parent.parent
+PAGES = (ROOT / "README.md", ROOT / "docs" / "performance.md")
+BLOCK = re.compile(
+    r"(<!-- measured ([a-z0-9-]+): written by python -m benchmarks.tables -->\n).*?(\n<!-- end -->)", re.S
+)
 
 
 def main() -> None:
-    README.write_text(rendered(README.read_text()))
+    for page in PAGES:
+        page.write_text(rendered(page.read_text()))
+    draw_growth()
 
 
-def rendered(readme: str) -> str:
-    """The README's text with its table made anew."""
-    before, _, rest = readme.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n{measured()}\n{END}{after}"
+def rendered(page: str) -> str:
+    """The page's text with its tables made anew."""
+    return BLOCK.sub(lambda found: found[1] + TABLES[found[2]]() + found[3], page)
 
 
-def measured() -> str:
+def summary() -> str:
     digits, mnist = latest("digits-cpu"), latest("mnist-cpu")
     runs = digits["runs"]
     vras = ", ".join(f"{run['vra']:.1%}" for run in runs)
@@ -90,6 +96,137 @@ def _slack(result: dict[str, Any], method: str) -> str:
 def _median(mnist: dict[str, Any], kind: str) -> float:
     times = sorted(mnist["epoch_seconds"][kind])
     return times[len(times) // 2]
+
+
+def training(device: str) -> str:
+    """Seconds an epoch and memory an instance, certified beside plain."""
+    r = latest(f"train-{device}")
+    rows = (
+        (
+            name,
+            f"{n['certified']['epoch_seconds_median']:.3f} s",
+            f"{n['plain']['epoch_seconds_median']:.3f} s",
+            f"{n['ratio']:.2f}×",
+            f"{n['certified']['bytes_per_instance'] / 1024:.0f} KiB",
+            f"{n['plain']['bytes_per_instance'] / 1024:.0f} KiB",
+            f"{n['memory_ratio']:.2f}×",
+        )
+        for name, n in r["results"].items()
+    )
+    head = ("net", "an epoch, certified", "plain", "ratio", "memory an instance, certified", "plain", "ratio")
+    return _table(head, rows) + _where(r)
+
+
+def growth(device: str) -> str:
+    r = latest(f"growth-{device}")
+    rows = (
+        (what, row["size"], f"{1e3 * row['certified']:.2f} ms", f"{1e3 * row['plain']:.2f} ms", f"{row['ratio']:.2f}×")
+        for what, found in r["results"].items()
+        for row in found
+    )
+    return _table(("what grows", "size", "a step, certified", "plain", "ratio"), rows) + _where(r)
+
+
+def certifying(device: str) -> str:
+    r = latest(f"certify-{device}")
+    medians = r["seconds_median"]
+    rows = ((kind, f"{s:.3f} s", f"{s / medians['plain']:.2f}×") for kind, s in medians.items())
+    return _table((f"{r['images']:,} images, {r['net']}", "seconds", "÷ plain"), rows) + _where(r)
+
+
+def peers() -> str:
+    r = latest("peers-cpu")
+    shares = r["epoch_ratio"]["to ours, 1 iteration"]
+    rows = (
+        (kind, r["power_iterations"][kind] or "–", f"{s:.2f} s", f"{shares[kind]:.2f}×")
+        for kind, s in r["epoch_seconds_median"].items()
+    )
+    head = ("an epoch of 2C2F on MNIST, batch 512", "power iterations a step", "seconds", "÷ ours, 1 iteration")
+    return _table(head, rows) + _where(r)
+
+
+def estimates(device: str) -> str:
+    r = latest(f"estimates-{device}")
+    rows = (
+        (
+            name,
+            f"{1e3 * v['step_seconds']:.2f} ms",
+            *(f"{v[gap]:.2%}" if v[gap] is not None else "–" for gap in ("gap_half_way", "gap_at_the_end")),
+            f"{v['clean']:.2%}",
+            f"{v['vra']:.2%}",
+        )
+        for name, v in r["results"].items()
+    )
+    head = ("variant", "a step", "estimate below the bound, half-way", "at the end", "clean", "VRA by bounds")
+    return _table(head, rows) + _where(r)
+
+
+def trials() -> str:
+    """What was tried on the way to the speedrun, best first."""
+    found = sorted(record.every("speedrun-trials"), key=lambda r: -r["vra"]["36/255"])
+    rows = (
+        (
+            f"`{r['config']['architecture']}`",
+            r["config"]["optimizer"],
+            r["config"]["lr"],
+            r["config"]["loss"],
+            r["config"]["epsilon_schedule"],
+            r["config"]["batch_size"],
+            r["config"]["epochs"],
+            f"{r['clean']:.1%}",
+            f"{r['vra']['36/255']:.1%}",
+        )
+        for r in found
+    )
+    head = ("network", "optimiser", "lr", "loss", "ε schedule", "batch", "epochs", "clean", "VRA, estimated")
+    return _table(head, rows) + _where(found[0])
+
+
+TABLES = {
+    "summary": summary,
+    "train-cuda": lambda: training("cuda"),
+    "train-cpu": lambda: training("cpu"),
+    "growth-cpu": lambda: growth("cpu"),
+    "certify-cpu": lambda: certifying("cpu"),
+    "peers": peers,
+    "estimates-cpu": lambda: estimates("cpu"),
+    "trials": trials,
+}
+
+
+def draw_growth(device: str = "cpu") -> None:
+    """docs/cost_growth.png: the ratio certified / plain against what grows."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    results = latest(f"growth-{device}")["results"]
+    figure, axes = plt.subplots(1, len(results), figsize=(10, 3), sharey=True, layout="constrained")
+    for axis, (what, rows) in zip(axes, results.items(), strict=True):
+        sizes = [row["size"] for row in rows]
+        axis.plot(sizes, [row["ratio"] for row in rows], "o-", color="#1f6fb2")
+        axis.axhline(1, color="#999999", linewidth=1)
+        axis.set_xscale("log", base=2)
+        axis.set_xticks(sizes, [str(size) for size in sizes])
+        axis.minorticks_off()
+        axis.set_xlabel(what)
+        axis.set_ylim(bottom=0.9)
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[0].set_ylabel("certified step ÷ plain step")
+    figure.savefig(ROOT / "docs" / "cost_growth.png", dpi=130)
+    plt.close(figure)
+
+
+def _table(head: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
+    head = list(head)
+    lines = [head, ["---"] * len(head), *([str(cell) for cell in row] for row in rows)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _where(r: dict[str, Any]) -> str:
+    chip = r["gpu"] or f"{r['cpu']}, {r['threads']} threads"
+    return f"\n\nOn {chip}, torch {r['torch']}; commit {r['commit']}, {r['date']}."
 
 
 if __name__ == "__main__":

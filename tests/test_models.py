@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 from gloronet.errors import ConfigError
-from gloronet.layers import MinMax
+from gloronet.layers import MinMax, Residual
 from gloronet.models import build, names
-from gloronet.models.notation import Conv, Dense, parse
+from gloronet.models.notation import Conv, Dense, Skip, parse
+from gloronet.net import GloRoNet
 
 DATA_SETS = {
     "2C2F": ((1, 28, 28), 10),
@@ -97,6 +98,32 @@ def test_orthogonal_initialisation():
             assert not layer.bias.any()
 
 
+def test_a_residual_piece_keeps_the_shape_and_starts_near_the_identity():
+    torch.manual_seed(0)
+    net = build("c(8,3,1).r(3).r(5).d(3)", (1, 6, 7), 3)
+    blocks = [layer for layer in net if isinstance(layer, Residual)]
+    assert [block.inner.kernel_size for block in blocks] == [(3, 3), (5, 5)]
+    x = torch.randn(2, 8, 6, 7)
+    for block in blocks:
+        assert block(x).shape == x.shape
+        torch.testing.assert_close(block(x), x + block.inner(x))
+        assert torch.linalg.svdvals(block.inner.weight.flatten(1)).max() == pytest.approx(0.1, rel=1e-4)
+    glorot = build("c(8,3,1).r(3).d(3)", (1, 6, 7), 3, init="glorot")[2].inner.weight
+    assert glorot.abs().max() <= 0.1 * math.sqrt(6 / (16 * 9))
+
+
+def test_a_residual_piece_is_bounded_as_one_operator():
+    torch.manual_seed(0)
+    net = GloRoNet(build("c(4,3,1).r(3).d(3)", (1, 6, 6), 3), 0.1, (1, 6, 6)).eval()
+    rows = {row.name: row.bound for row in net.layers()}
+    block = net.module[2]
+    identity = torch.eye(144).reshape(144, 4, 6, 6)
+    with torch.no_grad():
+        matrix = (block(identity) - block(torch.zeros_like(identity))).flatten(1)
+    exact = torch.linalg.svdvals(matrix.double()).max().item()
+    assert exact <= rows["2.inner"] <= exact * (1 + 1e-5)
+
+
 def test_glorot_initialisation():
     torch.manual_seed(0)
     net = build("c(32,3,1).d(200).d(10)", (16, 8, 8), 10, init="glorot")
@@ -120,6 +147,7 @@ def test_parse():
     assert parse("c(16,4,2).c(32,4,2).d(100).d(10)") == [
         Conv(16, 4, 2), Conv(32, 4, 2), Dense(100), Dense(10)
     ]  # fmt: skip
+    assert parse("c(16,4,2).r(3).d(10)") == [Conv(16, 4, 2), Skip(3), Dense(10)]
 
 
 @pytest.mark.parametrize(
@@ -138,6 +166,11 @@ def test_parse():
         ("c(16,4,2).d(8).c(8,3,1).d(10)", r"piece 3, 'c\(8,3,1\)', is a convolution after a dense"),
         ("d(8).c(16,4,2)", r"piece 2, .* is a convolution after"),
         ("c(16,4,2)", r"piece 1, 'c\(16,4,2\)', ends the network"),
+        ("c(16,4,2).r(3)", r"piece 2, 'r\(3\)', ends the network"),
+        ("c(16,4,2).r(4).d(10)", r"piece 2, 'r\(4\)', has an even kernel"),
+        ("c(16,4,2).r(3,3).d(10)", r"piece 2, 'r\(3,3\)', is neither"),
+        ("c(16,4,2).r(0).d(10)", r"piece 2, 'r\(0\)', has a zero"),
+        ("d(16).r(3).d(10)", r"piece 2, 'r\(3\)', is a convolution after a dense"),
         ("c(15,4,2).d(10)", r"piece 1, 'c\(15,4,2\)', has an odd size"),
         ("c(16,4,2).d(7).d(10)", r"piece 2, 'd\(7\)', has an odd size"),
         ("c(16,4,2).d(12)", r"piece 2, 'd\(12\)', must be d\(10\)"),

@@ -34,6 +34,7 @@ from gloronet.operators import (
     Scale,
     Sum,
     Translate,
+    columns,
 )
 from gloronet.operators.rounding import TINY
 from gloronet.operators.symbols import symbol_bound
@@ -188,6 +189,18 @@ def convolutions(draw):
 def test_convolutions_at_random(op):
     check_conv(op)
     assert op.arithmetic().gain >= matrix_norm(dense(op).abs(), "l2") * (1 - 1e-12)
+
+
+@settings(deadline=None)
+@given(convolutions())
+def test_a_single_image_as_columns_is_the_same_convolution(op):
+    """What a GPU does with power iterates, on either side of the adjoint."""
+    assume(op.groups == 1)
+    x, y = (torch.randn(1, *shape, dtype=torch.float64) for shape in (op.input_shape, op.output_shape))
+    arguments = (op.stride, op.padding, op.dilation)
+    torch.testing.assert_close(columns.convolve_one(x, op.weight, *arguments), op.apply(x))
+    found = columns.transpose_one(y, op.weight, op.input_shape[1:], *arguments)
+    torch.testing.assert_close(found, op.adjoint(y))
 
 
 @given(seeds, st.integers(1, 3), st.sampled_from([(3, 3), (3, 1), (2, 3), (5, 5)]), st.data())

@@ -130,6 +130,13 @@ class GloRoNet(nn.Module):
         program = self.program()
         return int(program.live()[head(program).tensors["weight"]].shape[0])
 
+    def hidden_weights(self) -> list[Tensor]:
+        """The weights of dense and convolutional layers before the head, less those added to their own input."""
+        program = self.program()
+        tensors = program.live()
+        layers = (op for op in program.ops[:-1] if "weight" in op.tensors and not op.attributes.get("skip"))
+        return [tensors[op.tensors["weight"]] for op in layers]
+
     # What it answers
 
     def logits(self, x: Tensor) -> Tensor:

@@ -139,7 +139,7 @@ def _optimizer(net: GloRoNet, config: TrainConfig, place: torch.device) -> torch
     """Muon, or the paper's Adam; on a GPU all that changes lives there, so that a graph can hold a step."""
     parameters = [p for p in net.parameters() if p.requires_grad]
     if config.optimizer == "muon":
-        return Muon(parameters, config.lr)
+        return Muon(parameters, config.lr, net.hidden_weights())
     capturable = place.type == "cuda"
     return torch.optim.Adam(
         parameters, lr=config.lr, betas=(0.9, 0.999), eps=1e-7, fused=True, capturable=capturable

@@ -5,6 +5,10 @@ decomposition by five Newton–Schulz iterations (Jordan et al., 2024). Adam's s
 has a spectral norm up to lr·√(rows·columns): large for a dense layer, small for a first convolution. A net
 whose loss is measured in units of its own Lipschitz constant feels that, and trains in a fraction of the steps.
 
+Such steps let every singular value grow, and the gradient of the norm, of rank one, is no stronger in them than
+any other direction: of itself the net would certify less and less. So a hidden layer's W is pulled back to the
+orthogonal matrices after each step, W ← W + p·(W − W Wᵀ W), which moves its singular values towards 1.
+
 Biases and other vectors, which have no spectral norm, take Adam's step.
 """
 
@@ -15,7 +19,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
+PULL = 0.1
+"""p above. A singular value below √(1 + 2/p) = 4.6 comes nearer to 1."""
 SMALL = 128
 """Matrices whose smaller side is at most this go through the iteration together, padded by zeros."""
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
@@ -27,11 +34,19 @@ VECTORS = 0.05
 class Muon(torch.optim.Optimizer):
     """Muon for parameters of two dimensions or more, seen as matrices (first dimension, rest); Adam for vectors.
 
-    `lr` may be a tensor on the device; nothing here waits for it, so a CUDA graph can hold a step.
+    Those among `hidden` are pulled to the orthogonal matrices. `lr` may be a tensor on the device; nothing here
+    waits for it, so a CUDA graph can hold a step.
     """
 
-    def __init__(self, parameters: Iterable[Tensor], lr: float | Tensor, momentum: float = 0.9) -> None:
+    def __init__(
+        self,
+        parameters: Iterable[Tensor],
+        lr: float | Tensor,
+        hidden: Iterable[Tensor] = (),
+        momentum: float = 0.9,
+    ) -> None:
         super().__init__(parameters, {"lr": lr, "momentum": momentum})
+        self._hidden = {id(p) for p in hidden}
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
@@ -47,12 +62,16 @@ class Muon(torch.optim.Optimizer):
         torch._foreach_lerp_(momenta, _gradients(matrices), 1 - group["momentum"])
         ahead = torch._foreach_lerp(_gradients(matrices), momenta, group["momentum"])  # Nesterov's
         for where in _together(matrices):
-            rows, columns = (max(size) for size in zip(*(_sides(matrices[k]) for k in where), strict=True))
-            turned = orthogonal(torch.stack([_padded(ahead[k].flatten(1), rows, columns) for k in where]))
+            turned = orthogonal(_stacked([ahead[k] for k in where]))
             for k, step in zip(where, turned, strict=True):
                 m, n = _sides(matrices[k])
                 rate = -group["lr"] * max(1.0, m / n) ** 0.5
                 matrices[k].add_((step[:m, :n] * rate).view(matrices[k].shape))
+        hidden = [p for p in matrices if id(p) in self._hidden]
+        for where in _together(hidden):
+            for k, step in zip(where, pulled(_stacked([hidden[k] for k in where])), strict=True):
+                m, n = _sides(hidden[k])
+                hidden[k].add_(step[:m, :n].view(hidden[k].shape))
 
     def _adapt(self, vectors: list[Tensor], group: dict[str, Any]) -> None:
         if not vectors:
@@ -92,6 +111,13 @@ def orthogonal(matrices: Tensor, iterations: int = 5) -> Tensor:
     return x.mT if matrices.shape[1] > matrices.shape[2] else x
 
 
+def pulled(matrices: Tensor) -> Tensor:
+    """(B, m, n) → p·(W − W Wᵀ W) of each: towards the nearest orthogonal matrix."""
+    wide = matrices.mT if matrices.shape[1] > matrices.shape[2] else matrices
+    step = PULL * (wide - (wide @ wide.mT) @ wide)
+    return step.mT if matrices.shape[1] > matrices.shape[2] else step
+
+
 def _gradients(parameters: list[Tensor]) -> list[Tensor]:
     return [p.grad for p in parameters if p.grad is not None]
 
@@ -109,6 +135,7 @@ def _sides(tensor: Tensor) -> tuple[int, int]:
     return len(tensor), tensor[0].numel()
 
 
-def _padded(matrix: Tensor, rows: int, columns: int) -> Tensor:
-    """Zero rows and columns stay zero in the iteration and change nothing else."""
-    return torch.nn.functional.pad(matrix, (0, columns - matrix.shape[1], 0, rows - matrix.shape[0]))
+def _stacked(tensors: list[Tensor]) -> Tensor:
+    """As matrices of one size, padded by zeros: these stay zero in what follows, and change nothing else."""
+    rows, columns = (max(sides) for sides in zip(*map(_sides, tensors), strict=True))
+    return torch.stack([pad(t.flatten(1), (0, columns - t[0].numel(), 0, rows - len(t))) for t in tensors])
