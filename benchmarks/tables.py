@@ -182,7 +182,33 @@ def trials() -> str:
     return _table(head, rows) + _where(found[0])
 
 
+EPOCH = ("certified", "epoch_seconds_median")
+TARGETS = (
+    ("6C2F, CIFAR-10, batch 512: an epoch", "train-cuda", ("6C2F", *EPOCH), 0.20, 0.12, " s"),
+    ("6C2F: certified step ÷ plain step", "train-cuda", ("6C2F", "ratio"), 1.25, 1.10, "×"),
+    ("6C2F: memory an instance ÷ plain", "train-cuda", ("6C2F", "memory_ratio"), 1.15, 1.05, "×"),
+    ("8C2F, 100,000 images of 64×64: an epoch", "train-cuda", ("8C2F", *EPOCH), 1.5, 1.0, " s"),
+    ("4C3F, MNIST: an epoch", "train-cuda", ("4C3F", *EPOCH), 0.15, 0.08, " s"),
+    ("2C2F, MNIST: an epoch", "train-cuda", ("2C2F", *EPOCH), 0.05, 0.03, " s"),
+    ("two CPU cores, 2C2F: certified step ÷ plain step", "train-cpu", ("2C2F", "ratio"), 1.2, None, "×"),
+)
+"""What → the record, the way to its number, the limit to reach and the one beyond."""
+
+
+def targets() -> str:
+    rows = []
+    for what, name, path, reach, beyond, unit in TARGETS:
+        value: Any = latest(name)["results"]
+        for key in path:
+            value = value[key]
+        verdict = "beyond" if beyond and value <= beyond else "reached" if value <= reach else "**not reached**"
+        limits = [f"≤ {limit:g}{unit}" if limit else "–" for limit in (reach, beyond)]
+        rows.append((what, *limits, f"{value:.3g}{unit}", verdict))
+    return _table(("what", "to reach", "beyond", "measured", ""), rows)
+
+
 TABLES = {
+    "targets": targets,
     "summary": summary,
     "train-cuda": lambda: training("cuda"),
     "train-cpu": lambda: training("cpu"),

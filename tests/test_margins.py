@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gloronet import margins
 from gloronet.config import FORMS
 from gloronet.errors import ConfigError
 from gloronet.margins import bottom_logit, certified_estimate, pairwise_margins
@@ -165,3 +166,17 @@ def test_autocast_does_not_touch_the_margins():
 def test_unknown_forms_and_norms(form, norm):
     with pytest.raises(ConfigError, match=r"one of|use form"):
         pairwise_margins(1.0, torch.eye(2), form, norm)
+
+
+def test_a_small_head_on_a_gpu_has_the_same_distances_and_gradients():
+    rows = torch.randn(7, 20, dtype=torch.float64, requires_grad=True)
+    twin = rows.detach().clone().requires_grad_()
+    weights = torch.rand(7, 7, dtype=torch.float64)
+    one, other = margins._distances(rows), margins._differences(twin)
+    torch.testing.assert_close(one, other)
+    (one * weights).sum().backward()
+    (other * weights).sum().backward()
+    torch.testing.assert_close(rows.grad, twin.grad)
+    equal = torch.ones(3, 4, requires_grad=True)
+    margins._differences(equal).sum().backward()
+    assert torch.equal(equal.grad, torch.zeros(3, 4))

@@ -15,6 +15,9 @@ from torch import Tensor
 
 from gloronet.errors import ConfigError
 
+SMALL_HEAD = 2**20
+"""Numbers in all differences of a head's rows, up to which they are formed on a GPU."""
+
 
 def bottom_logit(logits: Tensor, margins: Tensor, epsilon: float | Tensor) -> Tensor:
     """y_⊥ = max_{i≠j} (y_i + ε·K_ji) with j = argmax y: (B, m), (m, m) → (B,).
@@ -71,11 +74,19 @@ def _distances(rows: Tensor) -> Tensor:
     Rows are centred first, which changes no difference and loses fewer digits. What the Gram matrix
     cannot tell from 0 is 0, with gradient 0: the root's own gradient there is infinite.
     """
+    if rows.is_cuda and len(rows) * rows.numel() <= SMALL_HEAD:
+        return _differences(rows)
     rows = rows - rows.mean(dim=0)
     gram = rows @ rows.T
     squares = gram.diagonal()
     both = squares.unsqueeze(0) + squares.unsqueeze(1)
     return _root(both - gram - gram.T, floor=8 * torch.finfo(rows.dtype).eps * both)
+
+
+def _differences(rows: Tensor) -> Tensor:
+    """‖w_j − w_i‖₂ from the differences themselves: on a GPU half the kernels, and no workspace for a product."""
+    squares = (rows.unsqueeze(1) - rows).square().sum(dim=2)
+    return _root(squares, floor=torch.zeros_like(squares))
 
 
 def _spectral_norm(weight: Tensor) -> Tensor:
