@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gloronet import margins
+from gloronet import margins as room
 from gloronet.config import FORMS
 from gloronet.errors import ConfigError
 from gloronet.margins import bottom_logit, certified_estimate, pairwise_margins
@@ -172,11 +172,11 @@ def test_a_small_head_on_a_gpu_has_the_same_distances_and_gradients():
     rows = torch.randn(7, 20, dtype=torch.float64, requires_grad=True)
     twin = rows.detach().clone().requires_grad_()
     weights = torch.rand(7, 7, dtype=torch.float64)
-    one, other = margins._distances(rows), margins._differences(twin)
+    one, other = room._distances(rows), room._differences(twin)
     torch.testing.assert_close(one, other)
     (one * weights).sum().backward()
     (other * weights).sum().backward()
     torch.testing.assert_close(rows.grad, twin.grad)
     equal = torch.ones(3, 4, requires_grad=True)
-    margins._differences(equal).sum().backward()
+    room._differences(equal).sum().backward()
     assert torch.equal(equal.grad, torch.zeros(3, 4))
