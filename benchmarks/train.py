@@ -24,7 +24,7 @@ import gloronet as gn
 from benchmarks import record
 from benchmarks.setting import BATCH, LOSSES, SETTINGS, Setting, built, gpu_memory, made, timed
 
-CPU_STEPS = {"2C2F": 118, "4C3F": 12, "6C2F": 6, "8C2F": 2}
+CPU_STEPS = {"2C2F": 118, "4C3F": 12, "6C2F": 6, "8C2F": 1}
 GROWTH: dict[str, dict[int, tuple[str, int]]] = {
     "batch size, 6C2F": {batch: ("6C2F", batch) for batch in (128, 256, 512, 1024, 2048)},
     "channels of the first layer": {
