@@ -104,8 +104,8 @@ def training(device: str) -> str:
     rows = (
         (
             name,
-            f"{n['certified']['epoch_seconds_median']:.3f} s",
-            f"{n['plain']['epoch_seconds_median']:.3f} s",
+            f"{_epoch(n['certified']):.3f} s",
+            f"{_epoch(n['plain']):.3f} s",
             f"{n['ratio']:.2f}×",
             f"{n['certified']['bytes_per_instance'] / 1024:.0f} KiB",
             f"{n['plain']['bytes_per_instance'] / 1024:.0f} KiB",
@@ -115,6 +115,10 @@ def training(device: str) -> str:
     )
     head = ("net", "an epoch, certified", "plain", "ratio", "memory an instance, certified", "plain", "ratio")
     return _table(head, rows) + _where(r)
+
+
+def _epoch(kind: dict[str, Any]) -> float:
+    return kind.get("epoch_seconds_typical", kind["epoch_seconds_median"])
 
 
 def growth(device: str) -> str:
@@ -182,6 +186,24 @@ def trials() -> str:
     return _table(head, rows) + _where(found[0])
 
 
+def optimisers() -> str:
+    """Adam, Muon and Muon with the pull, on a small network, best first."""
+    found = sorted(record.every("optimiser-trials"), key=lambda r: (-r["config"]["epochs"], -r["vra"]))
+    rows = (
+        (
+            r["config"]["optimizer"],
+            r["config"]["lr"],
+            r["config"].get("pull", "–"),
+            r["config"]["batch_size"],
+            r["config"]["epochs"],
+            f"{r['clean']:.1%}",
+            f"{r['vra']:.1%}",
+        )
+        for r in found
+    )
+    return _table(("optimiser", "lr", "pull", "batch", "epochs", "clean", "VRA, estimated"), rows) + _where(found[0])
+
+
 EPOCH = ("certified", "epoch_seconds_median")
 TARGETS = (
     ("6C2F, CIFAR-10, batch 512: an epoch", "train-cuda", ("6C2F", *EPOCH), 0.20, 0.12, " s"),
@@ -217,6 +239,7 @@ TABLES = {
     "peers": peers,
     "estimates-cpu": lambda: estimates("cpu"),
     "trials": trials,
+    "optimisers": optimisers,
 }
 
 

@@ -118,17 +118,18 @@ class Graphs:
 
     def __call__(self, key: Hashable, function: Callable[..., Tensors], inputs: Tensors) -> Tensors:
         """function(*inputs): eager the first few times of a key, then by its graph; the results are copies."""
+        if not self._works:
+            return function(*inputs)
         captured = self._graphs.get(key)
         if captured is None:
             self._seen[key] += 1
             began = self._now()
-            if self._works and self._seen[key] > WARM:
+            if self._seen[key] > WARM:
                 captured = self._capture(key, function, inputs)
-            if captured is None:
-                result = self._aside(function, inputs)
-                self.preparing += (self._now() - began) * self._works
-                return result
+            result = self._aside(function, inputs) if captured is None else ()
             self.preparing += self._now() - began
+            if captured is None:
+                return result
         for mine, given in zip(captured.inputs, inputs, strict=True):
             mine.copy_(given)
         captured.graph.replay()
