@@ -4,6 +4,7 @@ import hashlib
 import io
 import tarfile
 import threading
+import zipfile
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -11,7 +12,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from tests.data_files import write_cifar10, write_mnist
+from tests.data_files import write_cifar10, write_cifar100, write_mnist, write_tiny_imagenet
 
 from gloronet import data
 from gloronet.data import download
@@ -47,6 +48,22 @@ class Site:
             tar.add(folder, folder.name)
         self.offer("cifar10", files=files, archive=(archive.name, md5(archive)))
 
+    def offer_cifar100(self, source: Path) -> None:
+        folder = source / "cifar-100-binary"
+        files = {file: f"bytes:{(folder / file).stat().st_size}" for file in write_cifar100(folder)}
+        archive = self.folder / "cifar-100-binary.tar.gz"
+        with tarfile.open(archive, "w:gz") as tar:
+            tar.add(folder, folder.name)
+        self.offer("cifar100", files=files, archive=(archive.name, md5(archive)))
+
+    def offer_tiny_imagenet(self, source: Path) -> None:
+        write_tiny_imagenet(source / "tiny-imagenet-200")
+        archive = self.folder / "tiny-imagenet-200.zip"
+        with zipfile.ZipFile(archive, "w") as pack:
+            for path in sorted(source.rglob("*"), key=lambda path: path.suffix != ".txt"):
+                pack.write(path, path.relative_to(source))
+        self.offer("tiny-imagenet", archive=(archive.name, md5(archive)))
+
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
@@ -77,6 +94,12 @@ def refuse(name: str, root: Path) -> str:
     return str(error.value)
 
 
+def refuse_load(name: str, root: Path) -> str:
+    with pytest.raises(DataError) as error:
+        data.load(name, root)
+    return str(error.value)
+
+
 def contents(folder: Path) -> dict[str, bytes]:
     return {p.name: p.read_bytes() for p in folder.iterdir()}
 
@@ -102,6 +125,41 @@ def test_an_archive_is_unpacked_and_cleared_away(site: Site, tmp_path: Path) -> 
     assert contents(folder) == contents(tmp_path / "source" / "cifar-10-batches-bin")
     assert [p.name for p in (tmp_path / "root").iterdir()] == [folder.name]
     assert len(data.load("cifar10", tmp_path / "root").test_y) == 3
+
+
+def test_where_only_the_archive_has_a_checksum_a_file_of_another_size_is_fetched_anew(
+    site: Site, tmp_path: Path
+) -> None:
+    site.offer_cifar100(tmp_path / "source")
+    folder = data.fetch("cifar100", tmp_path / "root")
+    assert contents(folder) == contents(tmp_path / "source" / "cifar-100-binary")
+    (folder / "test.bin").write_bytes(b"cut off")
+    assert "delete" in refuse_load("cifar100", tmp_path / "root")
+    data.fetch("cifar100", tmp_path / "root")
+    assert contents(folder) == contents(tmp_path / "source" / "cifar-100-binary")
+
+
+def test_a_zip_is_unpacked_whole_and_what_vouches_for_it_comes_last(site: Site, tmp_path: Path) -> None:
+    site.offer_tiny_imagenet(tmp_path / "source")
+    seen: list[tuple[str, int, int]] = []
+
+    def stop(what: str, done: int, total: int) -> None:
+        seen.append((what, done, total))
+        if what.startswith("unpacking") and done > total / 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        data.fetch("tiny-imagenet", tmp_path / "root", stop)
+    assert seen[0][0] == "tiny-imagenet-200.zip"
+    assert "tiny-imagenet is not here" in refuse_load("tiny-imagenet", tmp_path / "root")
+    site.offer("tiny-imagenet", addresses=(NOWHERE,))  # the archive is still there
+    folder = data.fetch("tiny-imagenet", tmp_path / "root")
+    source = tmp_path / "source" / "tiny-imagenet-200"
+    assert {p.relative_to(folder) for p in folder.rglob("*")} == {
+        p.relative_to(source) for p in source.rglob("*")
+    }
+    assert [p.name for p in (tmp_path / "root").iterdir()] == [folder.name]
+    assert len(data.load("tiny-imagenet", tmp_path / "root").train_y) == 12
 
 
 def test_a_damaged_file_is_fetched_anew_and_the_good_ones_are_not(site: Site, tmp_path: Path) -> None:
@@ -172,13 +230,19 @@ def test_a_root_that_cannot_be_written_says_so(site: Site, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("name", ["digits", "npz:own.npz", "nonsense"])
 def test_only_remote_data_sets_can_be_fetched(name: str, tmp_path: Path) -> None:
-    assert "data sets to fetch: mnist, fashion-mnist, cifar10." in refuse(name, tmp_path)
+    assert "data sets to fetch: mnist, fashion-mnist, cifar10, cifar100, tiny-imagenet." in refuse(
+        name, tmp_path
+    )
 
 
 def test_the_published_checksums_are_well_formed() -> None:
     digits = {"md5": 32, "sha1": 40}
     for remote in download.REMOTES.values():
         for checksum in [*remote.files.values(), *(remote.archive or ("", "md5:" + "0" * 32))[1:]]:
-            algorithm, digest = checksum.split(":")
+            algorithm, digest = (checksum or "bytes:0").split(":")
+            if algorithm == "bytes":  # then the archive's vouches for the file
+                assert remote.archive is not None
+                assert int(digest) >= 0
+                continue
             assert len(bytes.fromhex(digest)) * 2 == digits[algorithm]
         assert all(address.startswith("http") and address.endswith("/") for address in remote.addresses)

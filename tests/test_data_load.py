@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.data_files import CIFAR_BATCHES, idx_bytes, write_cifar10, write_idx, write_mnist
+from tests.data_files import CIFAR_BATCHES, idx_bytes, write_cifar10, write_cifar100, write_idx, write_mnist
 
 from gloronet import data
 from gloronet.errors import DataError
@@ -183,6 +183,41 @@ def test_damaged_cifar_batches_are_refused(content: bytes, message: str, tmp_pat
     assert "`gloronet data fetch cifar10`" in error
 
 
+# --- CIFAR-100 ---
+
+
+def test_cifar100_rows_are_two_labels_and_three_planes(tmp_path: Path) -> None:
+    written = write_cifar100(tmp_path / "cifar-100-binary")
+    loaded = data.load("cifar100", tmp_path)
+    assert loaded.input_shape == (3, 32, 32)
+    assert (len(loaded.train_y), len(loaded.test_y)) == (10, 2)
+    assert len(set(loaded.classes)) == 100
+    assert (loaded.classes[0], loaded.classes[26], loaded.classes[99]) == ("apple", "crab", "worm")
+    for part, x, y in (("train", loaded.train_x, loaded.train_y), ("test", loaded.test_x, loaded.test_y)):
+        assert np.array_equal(y.numpy(), written[f"{part}.bin"][:, 1])  # the fine label is the second
+        assert np.array_equal(x.flatten(1).numpy(), written[f"{part}.bin"][:, 2:])
+    row = {row.name: row for row in data.names(tmp_path)}["cifar100"]
+    assert (row.shape, row.classes, row.present) == (loaded.input_shape, 100, True)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "0 bytes are no whole number of 3074-byte rows"),
+        (bytes(10 * 3073), "truncated or of another format"),
+        (bytes(9 * 3074), "train.bin holds 9 rows and test.bin 2, not a fifth of it"),
+        (bytes([0, 100]) + bytes(10 * 3074 - 2), "train labels go from 0 to 100; 100 classes"),
+    ],
+)
+def test_damaged_cifar100_files_are_refused(content: bytes, message: str, tmp_path: Path) -> None:
+    folder = tmp_path / "cifar-100-binary"
+    write_cifar100(folder)
+    (folder / "train.bin").write_bytes(content)
+    error = refuse("cifar100", tmp_path)
+    assert message in error
+    assert f"delete {folder} and run `gloronet data fetch cifar100`" in error
+
+
 # --- a user's own arrays ---
 
 OWN = {
@@ -276,7 +311,13 @@ def test_files_that_are_no_npz_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "hint"),
-    [("mnst", "did you mean mnist"), ("CIFAR-10", "mean cifar10?"), ("npz", "npz:FILE"), ("", "digits")],
+    [
+        ("mnst", "did you mean mnist"),
+        ("CIFAR-10", "mean cifar10 or cifar100?"),
+        ("npz", "npz:FILE"),
+        ("imagefolder", "imagefolder:PATH"),
+        ("", "digits"),
+    ],
 )
 def test_an_unknown_name_gets_the_nearest_or_all(name: str, hint: str) -> None:
     error = refuse(name)
@@ -287,9 +328,10 @@ def test_an_unknown_name_gets_the_nearest_or_all(name: str, hint: str) -> None:
 def test_the_list_says_what_is_here_and_agrees_with_what_loads(tmp_path: Path) -> None:
     write_mnist(tmp_path / "mnist")
     rows = {row.name: row for row in data.names(tmp_path)}
-    assert list(rows) == ["digits", "moons", "mnist", "fashion-mnist", "cifar10", "npz:FILE"]
-    assert [row.name for row in rows.values() if row.download] == ["mnist", "fashion-mnist", "cifar10"]
-    assert [row.name for row in rows.values() if not row.present] == ["fashion-mnist", "cifar10"]
+    remote = ["mnist", "fashion-mnist", "cifar10", "cifar100", "tiny-imagenet"]
+    assert list(rows) == ["digits", "moons", *remote, "npz:FILE", "imagefolder:PATH"]
+    assert [row.name for row in rows.values() if row.download] == remote
+    assert [row.name for row in rows.values() if not row.present] == remote[1:]
     for name in ("digits", "moons", "mnist"):
         loaded = data.load(name, tmp_path)
         assert (rows[name].shape, rows[name].classes) == (loaded.input_shape, len(loaded.classes))

@@ -92,7 +92,7 @@ def _data_list(root: Path | None) -> None:
 
     table = Table(box=None, header_style="bold")
     for column in ("name", "what", "shape", "classes", "on this machine"):
-        table.add_column(column)
+        table.add_column(column, no_wrap=column == "name")
     for row in data.names(root):
         shape = "×".join(map(str, row.shape)) if row.shape else "yours"
         present = (

@@ -30,7 +30,7 @@ _ITERATIONS = (("power_iterations", 1), ("refresh_every", 1))
 
 @dataclass(frozen=True)
 class DataConfig:
-    """Which data set, by its name in `gloronet data list`, or `npz:FILE` for your own arrays."""
+    """Which data set, by its name in `gloronet data list`, or your own: `npz:FILE`, `imagefolder:PATH`."""
 
     name: str = "digits"
 

@@ -274,7 +274,7 @@ def _train(
         pick_device(device)
         told = ranks.bytes_from_first(json.dumps(to_dict(recipe())).encode() if ranks.writes else None)
         config = from_dict(json.loads(told))
-        dataset = data.load(config.data.name, root)
+        dataset = _data(config.data.name, root, shown=ranks.writes)
         ranks.require_shares(len(dataset.train_x), config.train.batch_size)
         torch.manual_seed(config.train.seed)
         net = build(config, dataset)
@@ -323,7 +323,15 @@ def build(config: Config, dataset: data.Dataset) -> GloRoNet:
 def _open(run: Path, root: Path | None, device: str | None) -> tuple[Config, GloRoNet, data.Dataset]:
     net = load(run).to(pick_device(device))
     config = read_toml(run / "config.toml")
-    return config, net, data.load(config.data.name, root)
+    return config, net, _data(config.data.name, root)
+
+
+def _data(name: str, root: Path | None, shown: bool = True) -> data.Dataset:
+    """The data set of that name; where its images have to be decoded first, a bar says how far that is."""
+    if not shown:
+        return data.load(name, root)
+    with _bar(f"reading {name}", None) as advance:
+        return data.load(name, root, lambda what, done, total: advance(0, f"{what}: {done:,} of {total:,}"))
 
 
 def _free_folder(parent: Path, name: str) -> Path:

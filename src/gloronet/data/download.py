@@ -1,4 +1,4 @@
-"""Where data lies, and how it gets there: official addresses or maintained mirrors, published checksums.
+"""Where data lies, and how it gets there.
 
 A file is put in place only after its checksum has been verified, so a damaged download never replaces a
 good file. Loading never downloads; `fetch` is the only function here that uses the network.
@@ -9,71 +9,15 @@ from __future__ import annotations
 import hashlib
 import os
 import tarfile
+import zipfile
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
+from gloronet.data.remotes import REMOTES, Remote
 from gloronet.errors import DataError
 
 Progress = Callable[[str, int, int], None]
-"""Called with (file name, bytes so far, bytes in all or 0 where the server does not say)."""
-
-
-@dataclass(frozen=True)
-class Remote:
-    """The files of a data set, and where to get them: one by one, or all in one archive."""
-
-    folder: str
-    """Under the data root; also the folder inside the archive."""
-    files: dict[str, str]
-    """File name → published checksum, as "algorithm:digest"."""
-    addresses: tuple[str, ...]
-    """Tried in turn, each with the file name (or the archive's) appended."""
-    archive: tuple[str, str] | None = None
-    """File name and checksum of the archive."""
-
-
-REMOTES = {
-    "mnist": Remote(
-        folder="mnist",
-        files={
-            "train-images-idx3-ubyte.gz": "md5:f68b3c2dcbeaaa9fbdd348bbdeb94873",
-            "train-labels-idx1-ubyte.gz": "md5:d53e105ee54ea40749a09fcbcd1e9432",
-            "t10k-images-idx3-ubyte.gz": "md5:9fb629c4189551a2d022fa330f9573f3",
-            "t10k-labels-idx1-ubyte.gz": "md5:ec29112dd5afa0611ce80d1b7f02629c",
-        },
-        addresses=(  # the original site refuses most downloads
-            "https://ossci-datasets.s3.amazonaws.com/mnist/",
-            "https://storage.googleapis.com/cvdf-datasets/mnist/",
-        ),
-    ),
-    "fashion-mnist": Remote(
-        folder="fashion-mnist",
-        files={
-            "train-images-idx3-ubyte.gz": "md5:8d4fb7e6c68d591d4c3dfef9ec88bf0d",
-            "train-labels-idx1-ubyte.gz": "md5:25c81989df183df01b3e8a0aad5dffbe",
-            "t10k-images-idx3-ubyte.gz": "md5:bef4ecab320f06d8554ea6380940ec79",
-            "t10k-labels-idx1-ubyte.gz": "md5:bb300cfdad3c16e7a12a480ee83cd310",
-        },
-        addresses=(
-            "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
-            "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
-        ),
-    ),
-    "cifar10": Remote(
-        folder="cifar-10-batches-bin",
-        files={
-            "data_batch_1.bin": "sha1:aadd24acce27caa71bf4b10992e9e7b2d74c2540",
-            "data_batch_2.bin": "sha1:c0ba65cce70568cd57b4e03e9ac8d2a5367c1795",
-            "data_batch_3.bin": "sha1:1dd00a74ab1d17a6e7d73e185b69dbf31242f295",
-            "data_batch_4.bin": "sha1:aab85764eb3584312d3c7f65fd2fd016e36a258e",
-            "data_batch_5.bin": "sha1:26e2849e66a845b7f1e4614ae70f4889ae604628",
-            "test_batch.bin": "sha1:67eb016db431130d61cd03c7ad570b013799c88c",
-        },
-        addresses=("https://www.cs.toronto.edu/~kriz/",),
-        archive=("cifar-10-binary.tar.gz", "md5:c32a1d4ab5d03f1284b67883e8d87530"),
-    ),
-}
+"""Called with (what, so far, in all or 0 where the server does not say): bytes of a file, or images decoded."""
 
 
 def data_root(root: Path | str | None = None) -> Path:
@@ -95,11 +39,12 @@ def fetch(name: str, root: Path | str | None = None, progress: Progress | None =
         folder.mkdir(parents=True, exist_ok=True)
         if remote.archive is None:
             for file in wanted:
-                _download(name, remote.addresses, folder / file, remote.files[file], progress)
+                _download(name, remote.addresses, folder / file, remote.files[file] or "", progress)
         else:
             archive = home / remote.archive[0]
             _download(name, remote.addresses, archive, remote.archive[1], progress)
-            _unpack(archive, remote, wanted, folder)
+            unpack = _unzip if archive.suffix == ".zip" else _untar
+            unpack(archive, remote, wanted, progress)
             archive.unlink()
     except OSError as e:
         raise DataError(
@@ -139,24 +84,49 @@ def _download(
     )
 
 
-def _unpack(archive: Path, remote: Remote, wanted: list[str], folder: Path) -> None:
+def _untar(archive: Path, remote: Remote, wanted: list[str], progress: Progress | None) -> None:
     """Puts the wanted members in place, each after its own checksum."""
     with tarfile.open(archive) as tar:
         for file in wanted:
             member = tar.extractfile(f"{remote.folder}/{file}")
-            part = folder / f"{file}.part"
-            part.write_bytes(member.read() if member else b"")
-            if not _sound(part, remote.files[file]):
-                part.unlink()
-                raise DataError(f"{file} of {archive} has the wrong checksum; delete both and fetch again.")
-            os.replace(part, folder / file)
+            _put(archive, remote, file, member.read() if member else b"")
 
 
-def _sound(path: Path, checksum: str) -> bool:
+def _unzip(archive: Path, remote: Remote, wanted: list[str], progress: Progress | None) -> None:
+    """Puts all members in place; the wanted ones come last, and so vouch for the others."""
+    with zipfile.ZipFile(archive) as pack:
+        last = {f"{remote.folder}/{file}" for file in wanted}
+        members = [member for member in pack.infolist() if member.filename not in last]
+        done, total = 0, sum(member.file_size for member in members)
+        for member in members:
+            pack.extract(member, archive.parent)
+            done += member.file_size
+            if progress:
+                progress(f"unpacking {archive.name}", done, total)
+        for file in wanted:
+            _put(archive, remote, file, pack.read(f"{remote.folder}/{file}"))
+
+
+def _put(archive: Path, remote: Remote, file: str, content: bytes) -> None:
+    target = archive.parent / remote.folder / file
+    part = target.with_name(f"{target.name}.part")
+    part.parent.mkdir(parents=True, exist_ok=True)
+    part.write_bytes(content)
+    if not _sound(part, remote.files[file]):
+        part.unlink()
+        raise DataError(f"{file} of {archive} has the wrong checksum; delete both and fetch again.")
+    os.replace(part, target)
+
+
+def _sound(path: Path, checksum: str | None) -> bool:
     """Whether the file is there and has the checksum."""
     if not path.is_file():
         return False
+    if checksum is None:
+        return True
     algorithm, digest = checksum.split(":")
+    if algorithm == "bytes":
+        return path.stat().st_size == int(digest)
     with path.open("rb") as file:
         return hashlib.file_digest(file, algorithm).hexdigest() == digest
 

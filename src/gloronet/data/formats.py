@@ -15,7 +15,7 @@ from torch import Tensor
 from gloronet.data.dataset import Dataset
 from gloronet.errors import DataError
 
-CIFAR_ROW = 1 + 3 * 32 * 32  # one label, then the red, green and blue planes, each row by row
+CIFAR_PIXELS = 3 * 32 * 32  # the red, green and blue planes, each row by row
 
 
 def read_idx(path: Path, dimensions: int) -> Tensor:
@@ -41,19 +41,23 @@ def read_idx(path: Path, dimensions: int) -> Tensor:
     return torch.from_numpy(np.frombuffer(data, np.uint8, offset=header).reshape(shape).copy())
 
 
-def read_cifar_batch(path: Path) -> tuple[Tensor, Tensor]:
-    """Images (N, 3, 32, 32) uint8 and labels int64 of one batch of CIFAR-10's binary version."""
+def read_cifar_batch(path: Path, label_bytes: int = 1) -> tuple[Tensor, Tensor]:
+    """Images (N, 3, 32, 32) uint8 and labels int64 of one file of CIFAR's binary versions.
+
+    A row is its labels, the finest last, and then the pixels: CIFAR-10 has one label, CIFAR-100 two.
+    """
     try:
         rows = np.fromfile(path, np.uint8)
     except OSError as e:
         raise DataError(f"{path} cannot be read ({e.strerror}).") from None
-    if len(rows) == 0 or len(rows) % CIFAR_ROW:
+    row = label_bytes + CIFAR_PIXELS
+    if len(rows) == 0 or len(rows) % row:
         raise DataError(
             f"{path} is truncated or of another format: {len(rows)} bytes are no whole number "
-            f"of {CIFAR_ROW}-byte rows."
+            f"of {row}-byte rows."
         )
-    table = torch.from_numpy(rows.reshape(-1, CIFAR_ROW))
-    return table[:, 1:].reshape(-1, 3, 32, 32), table[:, 0].long()
+    table = torch.from_numpy(rows.reshape(-1, row))
+    return table[:, label_bytes:].reshape(-1, 3, 32, 32), table[:, label_bytes - 1].long()
 
 
 def read_npz(path: Path, name: str) -> Dataset:
