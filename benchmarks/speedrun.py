@@ -5,7 +5,7 @@
 Trains the preset `speedrun` once a seed and certifies the 10,000 test images by bounds, `"real"`. The clock
 starts with the data in the machine's memory and stops when the last step is done; compiling and capturing the
 step, which a second training of the day does not pay, is counted apart. `--holdout` evaluates on 5,000
-training images left out instead, which is how the preset's settings were chosen.
+training images left out instead, which is how settings are to be chosen.
 """
 
 from __future__ import annotations

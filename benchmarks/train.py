@@ -119,7 +119,7 @@ def grow(device: str, iterations: int) -> None:
         for size, (architecture, batch) in sizes.items():
             row: dict[str, Any] = {"size": size, "architecture": architecture, "batch": batch}
             row |= dict.fromkeys(LOSSES, math.inf)
-            for kind in list(LOSSES) * (1 if device == "cuda" else 5):
+            for kind in list(LOSSES) * (1 if device == "cuda" else 9):
                 config = dataclasses.replace(
                     recipe(kind, setting, 6 if device == "cuda" else 2, iterations), batch_size=batch
                 )
