@@ -60,7 +60,7 @@ class TrainConfig:
     """ε while training (`"0.45"`, `"36/255"`); the certified ε when not given."""
     epsilon_schedule: str = "single"
     optimizer: str = "adam"
-    """The paper's Adam, or Muon, which wants a larger `lr` (0.02) and far fewer steps."""
+    """The paper's Adam, or Muon, which wants a larger `lr` (0.02)."""
     lr: float = 1e-3
     lr_schedule: str = "decay_to_1e-6"
     warmup_epochs: int = 0

@@ -2,12 +2,11 @@
 
 For a matrix M of momentum with singular value decomposition UΣVᵀ the step is −lr·UVᵀ, reached without the
 decomposition by five Newton–Schulz iterations (Jordan et al., 2024). Adam's step, entry by entry of size lr,
-has a spectral norm up to lr·√(rows·columns): large for a dense layer, small for a first convolution. A net
-whose loss is measured in units of its own Lipschitz constant feels that, and trains in a fraction of the steps.
+has a spectral norm up to lr·√(rows·columns): large for a dense layer, small for a first convolution.
 
 Such steps let every singular value grow, and the gradient of the norm, of rank one, is no stronger in them than
-any other direction: of itself the net would certify less and less. So a hidden layer's W is pulled back to the
-orthogonal matrices after each step, W ← W + p·(W − W Wᵀ W), which moves its singular values towards 1.
+any other direction. So a hidden layer's W is pulled back to the orthogonal matrices after each step,
+W ← W + p·(W − W Wᵀ W), which moves its singular values towards 1. What it brings: docs/performance.md.
 
 Biases and other vectors, which have no spectral norm, take Adam's step.
 """
