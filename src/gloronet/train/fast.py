@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib.util
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
@@ -21,6 +22,9 @@ WARM = 3
 """Steps taken eagerly before one is captured: libraries choose their kernels, the optimiser makes its state."""
 LONG = 5000
 """Steps from which on compiling the step, some seconds, is repaid."""
+WORKSPACE = ":4096:1"
+"""cuBLAS keeps one of these, 4 MiB, for every stream in every thread: a step has four more than a plain one.
+Its own choice on a Hopper is 32 MiB."""
 
 Note = Callable[[str], None]
 Tensors = tuple[Tensor, ...]
@@ -41,6 +45,7 @@ class Fast:
         """All that the device offers for a training of so many steps; what it lacks is said once."""
         if place.type != "cuda":
             return Fast()
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", WORKSPACE)  # read when a stream first needs one
         bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
         if not bf16:
             note("This GPU has no bfloat16: the forward pass runs in float32.")
