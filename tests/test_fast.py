@@ -25,6 +25,8 @@ CONFIG = TrainConfig(
     epochs=3, batch_size=100, loss="emma", lr=2e-3, augmentation="crop-flip", power_iterations=2,
     epsilon_schedule="ramp 0.5,1.5", lr_schedule="linear",
 )  # fmt: skip
+COMPILER_WARNS = pytest.mark.filterwarnings("default")
+"""Its own code does, of deprecations and of what it looks at; an error there would count as a failed compilation."""
 ON_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
 ALL = Fast(bf16=True, channels_last=True, overlap=True, capture=True)
 
@@ -161,6 +163,7 @@ def test_bf16_leaves_logits_and_margins_in_float32(digits: Dataset, monkeypatch:
     assert {t.dtype for t in net.state_dict().values()} == {torch.float32}
 
 
+@COMPILER_WARNS
 def test_only_the_usual_batch_is_compiled_for(digits: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     """1437 digits are fourteen batches of 100 and one of 37; compiled, nothing else is computed."""
     sizes: list[int] = []
@@ -181,6 +184,7 @@ def test_only_the_usual_batch_is_compiled_for(digits: Dataset, monkeypatch: pyte
     assert all(torch.equal(net.state_dict()[name], t) for name, t in plain.state_dict().items())
 
 
+@COMPILER_WARNS
 def test_a_compiler_that_fails_is_said_once_and_done_without(
     digits: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -199,6 +203,7 @@ def test_a_compiler_that_fails_is_said_once_and_done_without(
 
 
 @pytest.mark.slow
+@COMPILER_WARNS
 def test_the_real_compiler_computes_the_same(digits: Dataset) -> None:
     plain, net, notes = fresh(digits), fresh(digits), Notes()
     config = dataclasses.replace(CONFIG, epochs=1)
@@ -244,7 +249,7 @@ def test_captured_in_float32_the_losses_are_those_of_the_eager_step(digits: Data
 
 
 @ON_GPU
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the compiler's own code
+@COMPILER_WARNS
 @pytest.mark.parametrize("optimizer", ["adam", "muon"])
 def test_compiled_and_captured_it_learns(digits: Dataset, optimizer: str) -> None:
     config = dataclasses.replace(

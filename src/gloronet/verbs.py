@@ -54,7 +54,7 @@ def train(
     """
 
     def folder(config: Config) -> Path:
-        return create(out or _free_folder(Path("runs"), Path(recipe).stem), config)
+        return create(out or _free_folder(Path("runs"), Path(recipe).name.removesuffix(".toml")), config)
 
     return _train(lambda: changed(presets.read(recipe), changes), folder, False, device, root, attacked)
 

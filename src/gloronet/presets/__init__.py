@@ -12,8 +12,8 @@ _FOLDER = Path(__file__).parent
 
 
 def names() -> list[str]:
-    """The presets' names."""
-    return sorted(path.stem for path in _FOLDER.glob("*.toml"))
+    """The presets' names; those in a folder carry it: `tuned/mnist-0.3`."""
+    return sorted(path.relative_to(_FOLDER).as_posix().removesuffix(".toml") for path in _FOLDER.rglob("*.toml"))
 
 
 def read(recipe: str) -> Config:
