@@ -54,7 +54,8 @@ def train(
     """
 
     def folder(config: Config) -> Path:
-        return create(out or _free_folder(Path("runs"), Path(recipe).name.removesuffix(".toml")), config)
+        name = recipe.replace("/", "-") if recipe in presets.names() else Path(recipe).stem
+        return create(out or _free_folder(Path("runs"), name), config)
 
     return _train(lambda: changed(presets.read(recipe), changes), folder, False, device, root, attacked)
 

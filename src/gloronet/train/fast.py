@@ -23,8 +23,8 @@ WARM = 3
 LONG = 5000
 """Steps from which on compiling the step, some seconds, is repaid."""
 WORKSPACE = ":4096:1"
-"""cuBLAS keeps one of these, 4 MiB, for every stream in every thread: a step has four more than a plain one.
-Its own choice on a Hopper is 32 MiB."""
+"""cuBLAS keeps one of these, 4 MiB, for every stream in every thread that multiplies matrices, and a certified step has
+more streams than a plain one. Its own choice on a Hopper is 32 MiB."""
 
 Note = Callable[[str], None]
 Tensors = tuple[Tensor, ...]
