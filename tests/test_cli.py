@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import gloronet as gn
-from gloronet import cli, presets, verbs
+from gloronet import cli, verbs
 
 QUICK = ("--set", "train.epochs=4", "--attack", "20")
 
@@ -218,17 +218,6 @@ def test_data_list_names_every_set(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["data", "list"]) == 0
     shown = capsys.readouterr().out
     assert all(row.name in shown for row in gn.data.names())
-
-
-@pytest.mark.parametrize("name", presets.names())
-def test_every_preset_loads_and_builds(name: str) -> None:
-    config = presets.read(name)
-    shapes = {"digits": ((1, 8, 8), 10), "moons": ((2,), 2), "mnist": ((1, 28, 28), 10), "cifar10": ((3, 32, 32), 10)}
-    shape, classes = shapes[config.data.name]
-    module = gn.models.build(
-        config.model.architecture, shape, classes, config.model.activation, config.model.init
-    )
-    assert gn.GloRoNet(module, config.epsilon, shape).classes == classes
 
 
 def test_moons_draws_its_regions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,8 +52,9 @@ configs = st.builds(
         lr=positive,
         lr_schedule=st.sampled_from(["constant", "cosine", "linear", "decay_to_1e-6"]),
         warmup_epochs=st.integers(0, 100),
+        patience=st.integers(0, 100),
         power_iterations=st.integers(1, 100),
-        augmentation=st.sampled_from(AUGMENTATIONS),
+        augmentation=st.sampled_from([*AUGMENTATIONS, "noise 0.25", "crop-flip + noise 1/8"]),
         seed=st.integers(0, 2**63 - 2),
     ),
 )

@@ -64,6 +64,11 @@ class TrainConfig:
     lr: float = 1e-3
     lr_schedule: str = "decay_to_1e-6"
     warmup_epochs: int = 0
+    patience: int = 0
+    """Stops when the training loss has not fallen below its least for so many epochs; 0: never.
+
+    Epochs of warm-up do not count: their loss is another one.
+    """
     power_iterations: int = 5
     refresh_every: int = 1
     """Power iteration on every so many steps; the gradient of ‖Au‖ is taken at each, with u as it stands."""
@@ -73,8 +78,9 @@ class TrainConfig:
     def __post_init__(self) -> None:
         _one_of("train.loss", self.loss, LOSSES)
         _one_of("train.optimizer", self.optimizer, OPTIMIZERS)
-        _one_of("train.augmentation", self.augmentation, AUGMENTATIONS)
-        for name, least in (("epochs", 1), ("batch_size", 1), ("warmup_epochs", 0), *_ITERATIONS):
+        _one_of("train.augmentation", split_noise(self.augmentation)[0], AUGMENTATIONS)
+        epochs = (("epochs", 1), ("warmup_epochs", 0), ("patience", 0))
+        for name, least in (*epochs, ("batch_size", 1), *_ITERATIONS):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise ConfigError(f"train.{name} must be a whole number of at least {least}, not {value!r}.")
@@ -131,6 +137,18 @@ def parse_epsilon(value: str | float | Fraction, name: str = "epsilon") -> float
             f"{name} must be a finite number of at least 0, such as 0.3 or '36/255', not {value!r}."
         ) from None
     return nearest
+
+
+def split_noise(augmentation: str) -> tuple[str, float]:
+    """An augmentation's name and the σ of the Gaussian noise that comes after it, 0 without noise.
+
+    >>> split_noise("crop-flip + noise 0.25"), split_noise("noise 0.25"), split_noise("jitter")
+    (('crop-flip', 0.25), ('none', 0.25), ('jitter', 0.0))
+    """
+    name, _, noise = augmentation.rpartition(" + ")
+    if not noise.startswith("noise "):
+        return augmentation, 0.0
+    return name or "none", parse_epsilon(noise.removeprefix("noise "), f"σ in augmentation {augmentation!r}")
 
 
 def _of_sane_size(text: str) -> bool:

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
+from gloronet.config import split_noise
 from gloronet.errors import ConfigError, DataError
 
 
@@ -27,24 +28,27 @@ class Shard(NamedTuple):
     total: int
 
 
+Draw = Callable[[int, tuple[int, ...], Generator], tuple[Tensor, ...]]
+
+
 class Augmentation(NamedTuple):
     """Random numbers, and what is done with them: `draw` alone is random, `apply` is a function like any other."""
 
-    draw: Callable[[int, Generator], tuple[Tensor, ...]]
-    """(n, generator) → tensors on the generator's device whose first dimension is the image."""
+    draw: Draw
+    """(n, shape of one input, generator) → tensors on the generator's device whose first dimension is the image."""
     apply: Callable[..., Tensor]
-    """(batch in [0,1], *what was drawn) → a new batch in [0,1]."""
+    """(batch in [0,1], *what was drawn) → a new batch: in [0,1], unless noise was added."""
 
     def __call__(self, x: Tensor, generator: Generator, shard: Shard | None = None) -> Tensor:
-        return self.apply(x, *self.numbers(shard or Shard(0, len(x), len(x)), generator))
+        return self.apply(x, *self.numbers(shard or Shard(0, len(x), len(x)), tuple(x.shape[1:]), generator))
 
-    def numbers(self, shard: Shard, generator: Generator) -> tuple[Tensor, ...]:
-        """What this shard of a batch is augmented with."""
-        return tuple(t[shard.start : shard.stop] for t in self.draw(shard.total, generator))
+    def numbers(self, shard: Shard, shape: tuple[int, ...], generator: Generator) -> tuple[Tensor, ...]:
+        """What this shard of a batch of inputs of that shape is augmented with."""
+        return tuple(t[shard.start : shard.stop] for t in self.draw(shard.total, shape, generator))
 
 
 def augmentation(name: str) -> Augmentation:
-    """The augmentation of that name: (batch in [0,1], generator on its device) → a new batch in [0,1].
+    """The augmentation of that name: (batch in [0,1], generator on its device) → a new batch, in [0,1] but for noise.
 
     A third argument, a `Shard`, says which part of a larger batch this one is.
 
@@ -57,10 +61,31 @@ def augmentation(name: str) -> Augmentation:
     - `crop-flip`: shift by up to 4 whole pixels, reflected at the edge, and horizontal flip.
     - `jitter`: for digits and letters, which must not be flipped: rotation by up to 4°, shifts by up to 0.02
       of width and height, zoom by 0.96…1.04.
+    - `noise SIGMA`, `crop-flip + noise SIGMA`, …: Gaussian noise of that standard deviation, on every entry, after
+      any of the above. Not clipped to [0,1]: it trains the base classifier of randomized smoothing.
     """
-    if name not in _AUGMENTATIONS:
-        raise ConfigError(f"There is no augmentation {name!r}; there are {', '.join(_AUGMENTATIONS)}.")
-    return _AUGMENTATIONS[name]
+    base, sigma = split_noise(name)
+    if base not in _AUGMENTATIONS:
+        known = ", ".join(_AUGMENTATIONS)
+        raise ConfigError(
+            f"There is no augmentation {name!r}; there are {known}, and each with ' + noise SIGMA'."
+        )
+    return _noisy(_AUGMENTATIONS[base], sigma) if sigma else _AUGMENTATIONS[base]
+
+
+def _noisy(first: Augmentation, sigma: float) -> Augmentation:
+    """That augmentation, then noise of standard deviation σ; the numbers it draws itself stay the same."""
+
+    def draw(n: int, shape: tuple[int, ...], generator: Generator) -> tuple[Tensor, ...]:
+        numbers = first.draw(n, shape, generator)
+        return *numbers, torch.randn((n, *shape), generator=generator, device=generator.device)
+
+    def apply(x: Tensor, *numbers: Tensor) -> Tensor:
+        if not x.is_floating_point():
+            raise DataError(f"Noise is for inputs of floats in [0,1], not {x.dtype}.")
+        return first.apply(x, *numbers[:-1]) + sigma * numbers[-1].to(x.dtype)
+
+    return Augmentation(draw, apply)
 
 
 def _none(x: Tensor) -> Tensor:
@@ -120,12 +145,14 @@ def _jitter(x: Tensor, *uniform: Tensor) -> Tensor:
     return _affine(x, (cos, -sin, 0.02 * width * right), (sin, cos, 0.02 * height * down))
 
 
-def _uniform(count: int) -> Callable[[int, Generator], tuple[Tensor, ...]]:
+def _uniform(count: int) -> Draw:
     """`count` vectors of independent uniform numbers, one number an image."""
-    return lambda n, generator: torch.rand((count, n), generator=generator, device=generator.device).unbind()
+    return lambda n, _, generator: torch.rand(
+        (count, n), generator=generator, device=generator.device
+    ).unbind()
 
 
-def _shifts_and_flip(n: int, generator: Generator) -> tuple[Tensor, ...]:
+def _shifts_and_flip(n: int, _: tuple[int, ...], generator: Generator) -> tuple[Tensor, ...]:
     """Two whole numbers from −4 to 4 and a uniform one, each (n, 1)."""
     shift = torch.randint(-4, 5, (2, n, 1), generator=generator, device=generator.device)
     return *shift.unbind(), torch.rand((n, 1), generator=generator, device=generator.device)

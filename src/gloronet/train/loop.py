@@ -12,7 +12,7 @@ import contextlib
 import dataclasses
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,8 +55,8 @@ def fit(
     `vra_estimate` are shares of the training batches as they were seen, at the net's own ε; `epsilon`, `lam`
     and `lr` are those of the epoch's last step; of its `seconds`, `preparing` went into compiling and
     capturing. With `out`, the folder gets `metrics.jsonl` and
-    `checkpoint/`; `resume=True` goes on with the run in it. `fast` is what speeds up a step: all that the
-    device offers, unless given.
+    `checkpoint/`; `resume=True` goes on with the run in it. With `config.patience`, a run that has settled ends
+    there, and resuming it adds nothing. `fast` is what speeds up a step: all that the device offers, unless given.
 
     Where torch.distributed is joined (torchrun), each process takes its share of every batch; the result is
     that of one process, up to rounding, and rank 0 alone reports and writes.
@@ -92,6 +92,10 @@ def fit(
         try:
             progress.start(config.epochs, len(history))
             for epoch in range(len(history), config.epochs):
+                # Before an epoch, not after one, so that a resumed run asks too; ranks have the same losses.
+                if _settled(history[config.warmup_epochs :], config.patience):
+                    progress.note(_where_it_settled(epoch, config))
+                    break
                 began, prepared = time.perf_counter(), step.preparing
                 net.train()
                 loss = "plain" if epoch < config.warmup_epochs else config.loss
@@ -196,6 +200,20 @@ def _require_finite(
         f"{lr_at(epoch + step / len(batch_losses)):g}. Lower lr, or raise warmup_epochs. "
         f"The checkpoint, if the run has a folder, stays at epoch {epochs_kept}."
     )
+
+
+def _settled(history: Sequence[Mapping[str, Any]], patience: int) -> bool:
+    """Whether none of the last `patience` epochs had a loss below the least before them; never when it is 0.
+
+    >>> [_settled([{"loss": loss} for loss in losses], 2) for losses in ([3, 1, 1], [3, 1, 1, 2], [3, 1, 2, 0.9])]
+    [False, True, False]
+    """
+    losses = [metrics["loss"] for metrics in history]
+    return 0 < patience < len(losses) and min(losses[-patience:]) >= min(losses[:-patience])
+
+
+def _where_it_settled(epochs: int, config: TrainConfig) -> str:
+    return f"Settled after {epochs} of {config.epochs} epochs: the loss has not fallen for {config.patience}."
 
 
 def _how_to_go_on(kept: int, epochs: int, out: str | Path | None) -> str:

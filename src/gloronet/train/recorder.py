@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import time
 from collections.abc import Mapping
@@ -12,6 +13,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
+from gloronet.config import TrainConfig
 from gloronet.errors import ConfigError, ElsewhereError
 from gloronet.train.checkpoint import (
     Checkpoint,
@@ -97,7 +99,9 @@ class Recorder:
             raise ConfigError(f"There is no run folder {self._out} to resume.")
         if resume and not is_new(self._out):
             checkpoint = read_checkpoint(self._out / "checkpoint")
-            _require_same(checkpoint.settings, self.settings, self._out)
+            # A run older than a setting had its default: that is what a new setting's default must mean.
+            saved = dataclasses.asdict(TrainConfig()) | checkpoint.settings
+            _require_same(saved, self.settings, self._out)
             self._state.restore(checkpoint.tensors, self._out / "checkpoint")
             history, self._written = checkpoint.history, len(checkpoint.history)
         else:

@@ -81,7 +81,7 @@ class Step:
         work = _Work(loss, certified, shard, len(inputs), refresh=k % self._refresh_every == 0)
         if self._usual is None:
             self._usual = work.size
-        told = (*inputs, *self._augment.numbers(shard, self._jitter))
+        told = (*inputs, *self._augment.numbers(shard, self._net.input_shape, self._jitter))
         if self._scalars is None:
             epsilon, lam, self._optimizer.param_groups[0]["lr"] = self._plan[k]
             tally, self.margins = self._take(work, told, epsilon, lam)
