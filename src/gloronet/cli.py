@@ -125,6 +125,32 @@ def _data_fetch(name: str, root: Path | None) -> None:
     print(f"{name} is in {path}")
 
 
+def _zoo_list() -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from gloronet import zoo
+
+    table = Table("name", "data", "network", "ε", "clean", "VRA", "seeds' VRA", box=None, header_style="bold")
+    for name in zoo.names():
+        c = zoo.claims(name)
+        seeds = ", ".join(f"{vra:.2%}" for vra in c["seeds_vra"])
+        table.add_row(
+            f"zoo:{name}", c["data"], c["network"], c["epsilon"], f"{c['clean']:.2%}", f"{c['vra']['real']:.2%}", seeds
+        )
+    Console().print(table)
+
+
+def _zoo_check(name: str, **options: Any) -> int:
+    from gloronet import verbs
+    from gloronet.proof import checker
+
+    found = verbs.zoo_check(name, **options)
+    for semantics, vra in found.found.items():
+        print(f"{name}: VRA {vra:.2%} ({semantics}), certified here by bounds; claimed {found.claimed[semantics]:.2%}")
+    return checker.main(found.files, "gloronet zoo check")
+
+
 def _show(run: Path) -> None:
     from rich.console import Console
 
@@ -227,6 +253,14 @@ def _parser() -> argparse.ArgumentParser:
     q = _verb(parts, "fetch", _data_fetch, "Download a data set.", "gloronet data fetch mnist")
     q.add_argument("name", help="a name of gloronet data list")
     _rooted(q)
+
+    about = "Trained nets that ship with the package."
+    parts = verbs.add_parser("zoo", help=about, description=about).add_subparsers(required=True, metavar="list|check")
+    _verb(parts, "list", _zoo_list, "List the trained nets.", "gloronet zoo list")
+    about = "Certify a net's whole test set anew and check its proof."
+    q = _verb(parts, "check", _zoo_check, about, "gloronet zoo check mnist-0.3")
+    q.add_argument("name", help="a name of gloronet zoo list")
+    _placing(q)
     return parser
 
 

@@ -2,6 +2,7 @@
 
     save(net, "run/", config)     # never replaces other settings or another model
     net = load("run/")            # rebuilt from config.toml; needs no data set
+    net = load("zoo:mnist-0.3")   # one that ships with the package
 
 A net of your own has no architecture in `config.toml`: `load("run/", model=YourNet())`.
 """
@@ -15,7 +16,7 @@ from typing import Any
 
 from torch import nn
 
-from gloronet import models
+from gloronet import models, zoo
 from gloronet.config import Config, parse_epsilon, read_toml, write_toml
 from gloronet.errors import ConfigError
 from gloronet.net import GloRoNet
@@ -52,11 +53,11 @@ def save(net: GloRoNet, path: str | Path, config: Config | None = None) -> None:
 
 
 def load(path: str | Path, model: nn.Module | None = None) -> GloRoNet:
-    """The net saved in the folder, on the CPU and in `eval()` mode, with bit-identical weights.
+    """The net saved in the folder, or `zoo:NAME`, on the CPU and in `eval()` mode, with bit-identical weights.
 
     `model` is the network to fill when `config.toml` cannot say what it was.
     """
-    run = Path(path)
+    run = zoo.folder(str(path)) if str(path).startswith(zoo.PREFIX) else Path(path)
     file = run / "model.safetensors"
     if not file.exists():
         hint = "it is not a run folder"

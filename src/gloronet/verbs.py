@@ -13,14 +13,14 @@ import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from gloronet import attacks, data, models, presets, report
+from gloronet import attacks, data, models, presets, report, zoo
 from gloronet.certify import Table, certify_set, disjoint_balls, gallery, regions
 from gloronet.config import Config, changed, from_dict, read_toml, to_dict
 from gloronet.errors import ConfigError, GloroError
@@ -128,6 +128,7 @@ def certify(
         "data": dataset.name,
         "digest": proved.digest,
         **kept,
+        **{name: before[name] for name in ("trained",) if name in before},
         **_provenance(),
     }
     spent = {k: v for k, v in before.get("seconds", {}).items() if k == "train" or (k == "attack" and kept)}
@@ -227,6 +228,36 @@ def headroom(
     return [(name, float(k.max()), vra_at(logits, dataset.test_y, k, net.epsilon)) for name, k in rows]
 
 
+class ZooCheck(NamedTuple):
+    """What a net of the zoo claims on its test set, and what was found here."""
+
+    claimed: dict[str, float]
+    found: dict[str, float]
+    files: list[str]
+    """The proof, the model and the official test images, as `gloronet check` takes them."""
+
+
+def zoo_check(name: str, *, root: Path | None = None, device: str | None = None) -> ZooCheck:
+    """Proves the bound of a zoo net anew and certifies its whole test set; a claim that is not met is an error."""
+    folder, claims = zoo.folder(name), zoo.claims(name)
+    config, net, dataset = _open(folder, root, device)
+    with _bar("bounding", None) as advance:
+        net.bound(lambda layer: advance(0, f"bounding {layer or 'the top'}"))
+    found = {}
+    with _bar("certifying", len(claims["vra"]) * len(dataset.test_x)) as advance:
+        for semantics in claims["vra"]:
+            table = certify_set(net, dataset.test_x, dataset.test_y, config.epsilon, semantics, progress=advance)
+            found[semantics] = table.vra
+    missed = [semantics for semantics, vra in claims["vra"].items() if found[semantics] < vra]
+    if missed:
+        raise GloroError(
+            f"{name} claims a VRA of {claims['vra'][missed[0]]:.2%} ({missed[0]}); found here: {found[missed[0]]:.2%}."
+        )
+    images = data.data_root(root) / claims["inputs"]
+    files = [folder / "proof.json", folder / "model.safetensors", images]
+    return ZooCheck(claims["vra"], found, [str(file) for file in files])
+
+
 def summary_table(run: Path) -> Any:
     """The table printed at the end: clean / PGD / VRA at ε / mean radius / seconds."""
     return report.summary_table(_read_summary(run))
@@ -288,7 +319,8 @@ def _train(
     if run is None:
         return None
     save(net, run, config)
-    _write_json(run / "summary.json", {"seconds": {"train": sum(row["seconds"] for row in history)}})
+    trained = {"seconds": {"train": sum(row["seconds"] for row in history)}, "trained": _provenance()}
+    _write_json(run / "summary.json", trained)
     certify(run, root=root, device=device)
     if attacked and config.norm == "l2":
         attack(run, samples=attacked, root=root, device=device)
@@ -369,7 +401,9 @@ def _provenance() -> dict[str, Any]:
 
 
 def _commit() -> str | None:
-    """The commit of the checkout this package runs from, if it does."""
+    """The commit of the checkout this package runs from, if it does; a copy without history is told it."""
+    if told := os.environ.get("GLORONET_COMMIT"):
+        return told
     command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=5).stdout.strip()
