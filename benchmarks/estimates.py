@@ -27,7 +27,7 @@ from benchmarks import record
 from benchmarks.setting import fast
 from gloronet import presets
 from gloronet.certify import certify_set
-from gloronet.verbs import build
+from gloronet.folder import build
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "no estimate: plain training": {"loss": "plain"},

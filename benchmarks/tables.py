@@ -1,4 +1,6 @@
-"""Writes every table of measurements in README.md and docs/performance.md from the records: no number is typed.
+"""Writes every table of measurements in README.md and docs/ from the records: no number is typed.
+
+Blocks named `results-…` come from `results/`, the paper's rows; all others from `benchmarks/records/`.
 
 python -m benchmarks.tables
 """
@@ -6,16 +8,21 @@ python -m benchmarks.tables
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from benchmarks import record
 from benchmarks.bounds import NETS
 from benchmarks.record import latest
+from gloronet.reproduce import figures as drawn
+from gloronet.reproduce import page as results_page
+from gloronet.reproduce import tables as rows_of_the_paper
+from gloronet.reproduce.table import Table, markdown
 
 ROOT = Path(__file__).parent.parent
-PAGES = (ROOT / "README.md", ROOT / "docs" / "performance.md")
+RESULTS = ROOT / "results"
+PAGES = (ROOT / "README.md", ROOT / "docs" / "performance.md", ROOT / "docs" / "results.md")
 BLOCK = re.compile(
     r"(<!-- measured ([a-z0-9-]+): written by python -m benchmarks.tables -->\n).*?(\n<!-- end -->)", re.S
 )
@@ -25,6 +32,8 @@ def main() -> None:
     for page in PAGES:
         page.write_text(rendered(page.read_text()))
     draw_growth()
+    if RESULTS.is_dir():
+        results_page.write(RESULTS)
 
 
 def rendered(page: str) -> str:
@@ -256,7 +265,23 @@ def targets() -> str:
     return _table(("what", "to reach", "beyond", "measured", ""), rows)
 
 
+def results(make: Callable[[Path], list[Table]], figure: str = "") -> str:
+    """A table of the paper's rows, below its figure where enough is measured to draw it."""
+    pictures = [d for d in drawn.drawings(RESULTS) if d.name == figure]
+    above = [
+        f"![{d.title}](../results/figures/{d.name}.png)\n\n{d.caption}" if d.rows else f"Not drawn: {d.lacking}."
+        for d in pictures
+    ]
+    return "\n\n".join([*above, markdown(make(RESULTS))])
+
+
 TABLES = {
+    "results-summary": lambda: results(rows_of_the_paper.summary),
+    "results-main": lambda: results(rows_of_the_paper.main, "certified_accuracy"),
+    "results-relu": lambda: results(rows_of_the_paper.relu),
+    "results-cost": lambda: results(rows_of_the_paper.cost, "vra_against_seconds"),
+    "results-lipschitz": lambda: results(rows_of_the_paper.lipschitz, "lipschitz"),
+    "results-tightness": lambda: results(rows_of_the_paper.tightness),
     "targets": targets,
     "summary": summary,
     "train-cuda": lambda: training("cuda"),

@@ -27,8 +27,8 @@ import gloronet as gn
 from benchmarks import record
 from gloronet import presets
 from gloronet.certify import Table, certify_set, disjoint_balls
+from gloronet.folder import build
 from gloronet.train.fast import Fast
-from gloronet.verbs import build
 
 MULTIPLES = (0.5, 1.5, 2.0, 3.0)
 """Of ε, at which the share of right answers certified is recorded besides ε itself."""

@@ -1,7 +1,9 @@
 """Attacks on classifiers whose exact minimal distance is known, and what they say about their points."""
 
 import csv
+import importlib.util
 import math
+import sys
 
 import numpy as np
 import pytest
@@ -10,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from gloronet.attacks import COLUMNS, minimal, pgd, rows, write_csv
+import gloronet as gn
+from gloronet.attacks import COLUMNS, minimal, pgd, pgd_art, rows, write_csv
 from gloronet.errors import ConfigError
 from gloronet.models import build
 
@@ -238,3 +241,108 @@ X, Y = torch.full((2, 3), 0.5), torch.tensor([0, 1])
 def test_bad_arguments(x, labels, epsilon, more, message):
     with pytest.raises(ConfigError, match=message):
         pgd(lambda v: v, x, labels, epsilon, **more)
+
+
+needs_art = pytest.mark.skipif(
+    importlib.util.find_spec("art") is None,
+    reason='the Adversarial Robustness Toolbox is not installed: pip install "gloronet[attack]"',
+)
+
+
+@needs_art
+def test_art_breaks_just_above_the_exact_distance_and_never_below():
+    logits, x, labels, exact = linear(1)
+    options = {"steps": 40, "restarts": 3, "clip": None, "generator": torch.Generator().manual_seed(0)}
+    for at, allowed in ((exact.amin() * 0.999, 0), (exact.amax() * 1.1 + 1e-3, len(x))):
+        attack = pgd_art(logits, x, labels, float(at), **options)
+        assert int(attack.success.sum()) == allowed
+        assert torch.equal(logits(attack.x).argmax(dim=1) != labels, attack.success)
+        assert torch.equal(attack.success, attack.margin <= 0)
+
+
+@needs_art
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("clip", [None, (0.0, 1.0)])
+@pytest.mark.parametrize("epsilon", [0.0, 1e-7, 0.1, 5.0])
+def test_arts_points_are_inside_the_ball_and_the_box(dtype, clip, epsilon):
+    """ART works in float32, whose rounding leaves the ball; what we return does not."""
+    logits, x, labels, _ = linear(4, n=48)
+    x, w = x.to(dtype).view(-1, 3, 4, 4), logits
+    attack = pgd_art(lambda v: w(v.float()), x, labels, epsilon, steps=5, restarts=2, step_size=1.0, clip=clip)
+    distance = float64_distance(attack.x, x)
+    assert (distance <= epsilon).all()
+    np.testing.assert_allclose(attack.distance.numpy(), distance, rtol=1e-14)
+    assert attack.x.dtype == dtype
+    assert torch.equal(attack.epsilon, torch.full((len(x),), epsilon, dtype=torch.float64))
+    if clip is not None:
+        assert attack.x.min() >= 0
+        assert attack.x.max() <= 1
+
+
+@needs_art
+def test_art_leaves_alone_what_is_not_its_own():
+    """The network's gradients, modes and tensors, the inputs, NumPy's generator; and points already wrong."""
+    net = build("c(4,3,2).d(3)", (1, 6, 6), 3).train()
+    x = torch.rand(6, 1, 6, 6)
+    labels = net(x).argmax(dim=1)
+    labels[0] = (labels[0] + 1) % 3
+    weights, inputs = [p.clone() for p in net.parameters()], x.clone()
+    state = np.random.get_state()[1].copy()  # noqa: NPY002
+    with torch.no_grad():
+        attack = pgd_art(net, x, labels, 0.3, steps=3, restarts=2)
+    assert all(p.grad is None for p in net.parameters())
+    assert all(torch.equal(p, w) for p, w in zip(net.parameters(), weights, strict=True))
+    assert net.training
+    assert torch.equal(x, inputs)
+    assert (np.random.get_state()[1] == state).all()  # noqa: NPY002
+    assert attack.success[0]
+    assert torch.equal(attack.x[0], x[0])
+
+
+@needs_art
+def test_the_generator_decides_everything_art_does():
+    logits, x, labels, _ = linear(6)
+
+    def points(seed):
+        generator = torch.Generator().manual_seed(seed)
+        return pgd_art(logits, x, labels, 0.05, steps=1, restarts=1, generator=generator).x
+
+    assert torch.equal(points(1), points(1))
+    assert not torch.equal(points(1), points(2))
+
+
+@needs_art
+def test_neither_attack_passes_the_certificates_and_both_find_much_the_same():
+    digits = gn.data.load("digits")
+    torch.manual_seed(0)
+    f = nn.Sequential(nn.Flatten(), nn.Linear(64, 64), gn.MinMax(), nn.Linear(64, 10))
+    net = gn.GloRoNet(f, 0.3, (1, 8, 8))
+    gn.fit(net, digits, gn.TrainConfig(epochs=20, batch_size=128, lr=5e-3, lr_schedule="linear"))
+    c = net.eval().certify(digits.test_x)
+    right = c.label == digits.test_y
+    options = {"steps": 40, "restarts": 3, "generator": torch.Generator().manual_seed(0)}
+    ours, art = (attack(net.logits, digits.test_x, digits.test_y, 0.3, **options) for attack in (pgd, pgd_art))
+    for found in (ours, art):
+        assert not (found.success & right & (found.distance < c.radius)).any()
+        assert int((~found.success).sum()) >= int((right & c.certified).sum())
+        assert int((~found.success).sum()) < int(right.sum())
+    # Of 360, ours alone breaks 7; with the logits times 10 ART breaks them too (attacks/art.py).
+    assert int((ours.success & ~art.success).sum()) <= 12
+    assert int((art.success & ~ours.success).sum()) <= 2
+
+
+def test_without_art_one_line_says_how_to_get_it(monkeypatch):
+    for name in [n for n in sys.modules if n.partition(".")[0] == "art"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "art", None)
+    with pytest.raises(ConfigError, match=r'pip install "gloronet\[attack\]"') as error:
+        pgd_art(lambda v: v, X, Y, 0.1)
+    assert "\n" not in str(error.value)
+
+
+@needs_art
+def test_art_is_given_only_what_it_can_use():
+    with pytest.raises(ConfigError, match="at least 1 step"):
+        pgd_art(lambda v: v, X, Y, 0.1, steps=0)
+    with pytest.raises(ConfigError, match="within"):
+        pgd_art(lambda v: v, X + 1, Y, 0.1)

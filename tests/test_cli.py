@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib.util
 import json
 import os
 import signal
@@ -79,6 +80,28 @@ def test_attack_needs_certificates_and_never_beats_them(folder: Path) -> None:
     assert not [r for r in rows if r["success"] == "1" and r["index"] in proved]
 
 
+@pytest.mark.skipif(importlib.util.find_spec("art") is None, reason="the extra [attack] is not installed")
+def test_arts_attack_has_a_file_and_a_number_of_its_own(folder: Path) -> None:
+    summary = folder / "digits" / "summary.json"
+    ours, attacked = json.loads(summary.read_text())["pgd"], (folder / "digits" / "attacks.csv").read_bytes()
+    options = ("--samples", "30", "--restarts", "1", "--steps", "5")
+    done = run("attack", "digits", "--with", "art", *options, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert "ART's PGD left" in done.stdout
+    assert (folder / "digits" / "attacks.csv").read_bytes() == attacked
+    certificates = table(folder / "digits" / "certificates.csv")
+    proved = {r["index"] for r in certificates if r["certified"] == "1" and r["label"] == r["answer"]}
+    rows = table(folder / "digits" / "attacks_art.csv")
+    assert len(rows) == 30
+    assert not [r for r in rows if r["success"] == "1" and r["index"] in proved]
+    found = json.loads(summary.read_text())
+    assert found["pgd"] == ours
+    assert found["pgd_art"] == pytest.approx(1 - sum(r["success"] == "1" for r in rows) / 30)
+    keys = ("pgd_art_samples", "pgd_art_steps", "pgd_art_restarts", "pgd_art_clip")
+    assert [found[key] for key in keys] == [30, 5, 1, True]
+    assert found["seconds"]["attack_art"] > 0
+
+
 def test_certifying_again_keeps_what_is_still_true(folder: Path) -> None:
     assert (
         run("attack", "digits", "--samples", "10", "--restarts", "1", "--steps", "5", cwd=folder).returncode
@@ -98,8 +121,9 @@ def test_certifying_again_keeps_what_is_still_true(folder: Path) -> None:
     assert bent.returncode == 1
     assert "REJECTED" in bent.stdout
     assert run("certify", "digits", "--epsilon", "0.2", cwd=folder).returncode == 0
-    assert not (folder / "digits" / "attacks.csv").exists()
+    assert not list((folder / "digits").glob("attacks*.csv"))
     assert not (folder / "digits" / "proof.json").exists()
+    assert not [k for k in json.loads((folder / "digits" / "summary.json").read_text()) if k.startswith("pgd")]
     assert run("certify", "digits", cwd=folder).returncode == 0
 
 
@@ -120,6 +144,24 @@ def test_lipschitz_shows_every_layer(folder: Path) -> None:
     assert done.returncode == 0
     assert "costs the most" in done.stdout
     assert done.stdout.count("dense") == 3
+
+
+def test_lipschitz_lower_puts_every_constant_in_its_place(folder: Path) -> None:
+    there = folder / "digits"
+    done = run("lipschitz", "digits", "--lower", "--steps", "20", "--local-steps", "10", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    names = ("global upper bound", "global lower bound", "local lower bound", "as the paper counts")
+    assert all(name in done.stdout for name in names)
+    found = verbs.tightness(there, global_steps=20, local_steps=10)
+    assert 0 < found.lower <= found.upper
+    assert 0 < found.local <= found.upper
+    assert f"{found.lower:.4f}" in done.stdout
+    assert f"{found.local:.4f}" in done.stdout
+    bound, paper, converged, lower = verbs.headroom(there, steps=20)
+    assert lower[1] <= converged[1] <= bound[1] == found.upper
+    assert paper[1] <= bound[1] * (1 + 1e-6)
+    assert lower[2] >= converged[2] >= bound[2]
+    assert paper[2] >= bound[2] - 1e-9
 
 
 def test_a_run_folder_is_never_overwritten(folder: Path) -> None:
@@ -171,6 +213,7 @@ BAD = {
     "bad device": (("train", "--device", "abacus"), "abacus"),
     "bad count": (("train", "--attack", "-3"), "whole number"),
     "zero restarts": (("attack", "r", "--restarts", "0"), "whole number of at least 1"),
+    "unknown attacker": (("attack", "r", "--with", "luck"), "invalid choice"),
     "unknown data": (("train", "--set", "data.name=minst"), "mnist"),
     "no such download": (("data", "fetch", "digits"), "digits"),
     "resume and recipe": (("train", "moons", "--resume", "r"), "--resume"),

@@ -58,7 +58,10 @@ def _certify(run: Path, **options: Any) -> None:
 def _attack(run: Path, **options: Any) -> None:
     from gloronet import verbs
 
-    verbs.attack(run, **options)
+    found = verbs.attack(run, **options)
+    name, share = next(iter(found.items()))
+    tool = "ART's PGD" if name == "pgd_art" else "PGD"
+    print(f"{tool} left {share:.2%} of {found[f'{name}_samples']} samples right")
     _show(run)
 
 
@@ -70,7 +73,9 @@ def _check(**values: Any) -> int:
     return checker.main([*files, *trust], "gloronet check")
 
 
-def _lipschitz(run: Path, lower: bool, **options: Any) -> None:
+def _lipschitz(
+    run: Path, lower: bool, steps: int, global_steps: int | None, local_steps: int | None, **options: Any
+) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -79,8 +84,16 @@ def _lipschitz(run: Path, lower: bool, **options: Any) -> None:
     print(verbs.lipschitz(run))
     if lower:
         table = Table("constants", "largest K_ij", "VRA", title="what tighter constants could buy")
-        for name, constant, vra in verbs.headroom(run, **options):
+        for name, constant, vra in verbs.headroom(run, steps=steps, **options):
             table.add_row(name, f"{constant:.4f}", f"{vra:.2%}")
+        Console().print(table)
+        found = verbs.tightness(
+            run, global_steps=global_steps or steps, local_steps=local_steps or steps, **options
+        )
+        table = Table("constant", "largest K_ij", title="how tight the bound is, as the paper measures it")
+        table.add_row("global upper bound, proved", f"{found.upper:.4f}")
+        table.add_row("global lower bound, found by search", f"{found.lower:.4f}")
+        table.add_row("local lower bound, mean over test points", f"{found.local:.4f}")
         Console().print(table)
 
 
@@ -149,6 +162,14 @@ def _zoo_check(name: str, **options: Any) -> int:
     for semantics, vra in found.found.items():
         print(f"{name}: VRA {vra:.2%} ({semantics}), certified here by bounds; claimed {found.claimed[semantics]:.2%}")
     return checker.main(found.files, "gloronet zoo check")
+
+
+def _reproduce(what: str, **values: Any) -> None:
+    from gloronet.reproduce import Effort, reproduce
+
+    effort = Effort(**{name: values.pop(name) for name in Effort._fields})
+    print(reproduce(what, effort=effort, note=lambda text: print(text, file=sys.stderr, flush=True), **values))
+    print(f"\npage: {values['results'] / 'index.html'}")
 
 
 def _show(run: Path) -> None:
@@ -229,6 +250,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     p.add_argument("--steps", type=_positive, default=100, help="steps a restart (default: 100)")
     p.add_argument("--restarts", type=_positive, default=10, help="restarts (default: 10)")
+    p.add_argument("--with", dest="by", choices=("gloronet", "art"), default="gloronet",
+                   help="whose PGD: ours, or the Adversarial Robustness Toolbox's, which the paper used "
+                   "(pip install \"gloronet[attack]\")")  # fmt: skip
     p.add_argument("--no-clip", dest="clip", action="store_false", help="let the attack leave [0, 1]")
     _placing(p)
 
@@ -243,7 +267,11 @@ def _parser() -> argparse.ArgumentParser:
     p.add_argument(
         "--lower", action="store_true", help="search for lower bounds: what tighter constants could buy"
     )
-    p.add_argument("--steps", type=_positive, default=500, help="Adam steps of that search (default: 500)")
+    p.add_argument("--steps", type=_positive, default=500, help="Adam steps of each search (default: 500)")
+    p.add_argument("--global-steps", type=_positive, metavar="STEPS",
+                   help="of the search over all inputs (default: --steps; the paper: 7500)")  # fmt: skip
+    p.add_argument("--local-steps", type=_positive, metavar="STEPS",
+                   help="of the search within ε of test points (default: --steps; the paper: 5000)")  # fmt: skip
     _placing(p)
 
     p = verbs.add_parser("data", help="List and fetch data sets.", description="List and fetch data sets.")
@@ -253,6 +281,32 @@ def _parser() -> argparse.ArgumentParser:
     q = _verb(parts, "fetch", _data_fetch, "Download a data set.", "gloronet data fetch mnist")
     q.add_argument("name", help="a name of gloronet data list")
     _rooted(q)
+
+    p = _verb(verbs, "reproduce", _reproduce, "Run the paper's rows and put ours beside its figures.",
+              "gloronet reproduce main --rows 'tuned/mnist-*'\n  gloronet reproduce cost --device cuda")  # fmt: skip
+    p.add_argument("what", choices=("main", "relu", "cost", "lipschitz", "tightness-vs-iterations"),
+                   help="which table")  # fmt: skip
+    p.add_argument("--rows", nargs="+", default=[], metavar="ROW",
+                   help="only these, such as tuned/cifar10 or 'minmax/*' (default: all of the table)")  # fmt: skip
+    p.add_argument("--seeds", nargs="+", type=_count, metavar="SEED",
+                   help="train with these seeds (default: 0 1 2 for our own settings, 0 for the paper's)")  # fmt: skip
+    p.add_argument("--set", dest="changes", action="append", default=[], metavar="KEY=VALUE",
+                   help="change a setting of every row: for a quick try, with --results of its own")  # fmt: skip
+    p.add_argument("--results", type=Path, default=Path("results"), help="records and tables (default: results)")
+    p.add_argument("--runs", type=Path, default=Path("runs"), help="run folders, reused or resumed (default: runs)")
+    for name, default, about in (
+        ("attacked", 1000, "test samples to attack, evenly spaced; 0: all"),
+        ("steps", 100, "PGD steps a restart"),
+        ("restarts", 10, "PGD restarts"),
+        ("global-steps", 7500, "Adam steps of the global lower bound"),
+        ("local-steps", 5000, "Adam steps of the local lower bound"),
+        ("smoothed", 1000, "test samples for randomized smoothing"),
+        ("noisy", 100_000, "noisy copies a sample there"),
+        ("side-by-side", 1, "how many trainings share the device: recorded, as seconds are then no measure"),
+    ):
+        p.add_argument(f"--{name}", type=_count if default == 1000 else _positive, default=default, metavar="N",
+                       help=f"{about} (default: {default})")  # fmt: skip
+    _placing(p)
 
     about = "Trained nets that ship with the package."
     parts = verbs.add_parser("zoo", help=about, description=about).add_subparsers(required=True, metavar="list|check")

@@ -32,6 +32,7 @@ from gloronet.program import (
     bound,
     estimate,
     head,
+    settle,
     trace,
 )
 from gloronet.program.bound import steps
@@ -175,6 +176,18 @@ class GloRoNet(nn.Module):
         with self._unrounded():
             constant, weight = estimate(program, iterates, count, self.norm)
             return pairwise_margins(constant, weight, self.form, self.norm)
+
+    @torch.no_grad()
+    def settled_estimate(self, tolerance: float = 1e-5, most: int = 10_000) -> tuple[Tensor, int]:
+        """(m×m margins from below, power iterations the slowest layer took); mutates nothing.
+
+        Each layer's iteration goes on from its kept iterate until σ changes by at most tolerance·σ in a step.
+        """
+        program = self.program()
+        with self._unrounded():
+            iterates, count = settle(program, self._iterates(program), tolerance, most, self.norm)
+            constant, weight = estimate(program, iterates, 0, self.norm)
+            return pairwise_margins(constant, weight, self.form, self.norm), count
 
     def split_estimate(self) -> SplitEstimate:
         """The estimate in parts, which a training step runs beside its other work: margins = K·`distances`."""

@@ -2,7 +2,7 @@
 
 from gloronet.program.bound import Bound, LayerBound, bound, head
 from gloronet.program.error import LogitError, logit_error, sample_error
-from gloronet.program.estimate import SplitEstimate, advance, estimate
+from gloronet.program.estimate import SplitEstimate, advance, estimate, settle
 from gloronet.program.program import FrozenProgram, Op, Program
 from gloronet.program.trace import trace
 
@@ -20,5 +20,6 @@ __all__ = [
     "head",
     "logit_error",
     "sample_error",
+    "settle",
     "trace",
 ]

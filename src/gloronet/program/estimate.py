@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,6 +30,31 @@ def advance(program: Program, iterates: dict[str, Tensor], iterations: int, norm
         for op, operator in steps(program, program.operators())
         if isinstance(operator, LinearOperator) and op.output in iterates
     }
+
+
+@torch.no_grad()
+def settle(
+    program: Program, iterates: dict[str, Tensor], tolerance: float, most: int, norm: str
+) -> tuple[dict[str, Tensor], int]:
+    """The iterates once no step changes their σ by more than tolerance·σ, and the most steps one of them took.
+
+    Each goes its own way, for `most` steps at the longest. σ that stands can still be far below the norm: it
+    is an estimate like any other.
+    """
+    settled, longest = dict(iterates), 0
+    for op, operator in steps(program, program.operators()):
+        if norm == "linf" or not isinstance(operator, LinearOperator) or op.output not in iterates:
+            continue
+        u, before = iterates[op.output], math.inf
+        for count in range(1, most + 1):
+            sigma, moved = operator.estimate(u, 1, norm)
+            assert moved is not None
+            u, before, change = moved, float(sigma), abs(float(sigma) - before)
+            longest = max(longest, count)
+            if change <= tolerance * before:
+                break
+        settled[op.output] = u
+    return settled, longest
 
 
 class SplitEstimate:

@@ -53,7 +53,7 @@ def certified_accuracy(figure: Figure, run: Run) -> None:
     ax.step(r, share, where="post", color=style.PROVED, label="proved: radius > r")
     proved = _value(r, share, run.epsilon)
     _point(ax, run.epsilon, proved, style.PROVED, below=run.epsilon > 0.2 * end and proved > 0.15)
-    style.mark_epsilon(ax, run)
+    style.mark_epsilon(ax, run.epsilon, run.epsilon_text)
     style.percent_axis(ax)
     ax.set_ylim(top=1.12)  # room for a number above a curve near 100 %
     ax.set_xlim(0, end)
@@ -81,7 +81,7 @@ def radii(figure: Figure, run: Run) -> None:
         label=["right", "wrong"],
     )
     ax.axvspan(0, run.epsilon, color=style.BOTTOM, alpha=0.14, linewidth=0, zorder=0, label="⊥: abstains")
-    style.mark_epsilon(ax, run)
+    style.mark_epsilon(ax, run.epsilon, run.epsilon_text)
     ax.set_xlim(0, bins[-1])
     ax.yaxis.set_major_locator(MaxNLocator(6, integer=True))
     ax.grid(visible=False, axis="x")

@@ -41,15 +41,18 @@ def tag(name: str, *inner: object, kind: str = "") -> Markup:
     return Markup(f"<{name}{attribute}>{join(inner, '')}</{name}>")
 
 
-def document(title: str, inner: Markup) -> str:
-    """The page. Its content policy forbids scripts and fetches, so that even a mistake cannot add one."""
+def document(title: str, inner: Markup, css: str = "") -> str:
+    """The page; `css` adds to the look all pages share.
+
+    Its content policy forbids scripts and fetches, so that even a mistake cannot add one.
+    """
     policy = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f'<link rel="icon" href="data:,">\n<title>{esc(title)}</title>\n'
-        f"<style>{CSS}</style>\n</head>\n<body>\n<main>\n{inner}\n</main>\n</body>\n</html>\n"
+        f"<style>{CSS}{css}</style>\n</head>\n<body>\n<main>\n{inner}\n</main>\n</body>\n</html>\n"
     )
 
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 import io
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from gloronet.report.rows import Run
+Rows = TypeVar("Rows")
 
 PROVED, ATTACKED, ESTIMATED = "#0072B2", "#D55E00", "#009E73"
 INK, MUTED, GRID, BOTTOM = "#1c2733", "#5b6775", "#e4e8ed", "#59626e"
@@ -53,12 +53,12 @@ _RC: dict[Any, Any] = {
 }
 
 
-def png(paint: Callable[[Figure, Run], None], run: Run) -> bytes:
-    """What `paint` draws of the run on a fresh figure, as PNG bytes; no pyplot, no state left behind."""
+def png(paint: Callable[[Figure, Rows], None], rows: Rows) -> bytes:
+    """What `paint` draws of the rows on a fresh figure, as PNG bytes; no pyplot, no state left behind."""
     with matplotlib.rc_context(_RC), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph")  # a class name in a script the font lacks: boxes
         figure = Figure(figsize=(WIDTH, 3.6), layout="constrained")
-        paint(figure, run)
+        paint(figure, rows)
         buffer = io.BytesIO()
         figure.savefig(buffer, format="png", dpi=DPI, facecolor="white")
     return buffer.getvalue()
@@ -70,12 +70,12 @@ def percent_axis(ax: Axes) -> None:
     ax.set_yticks([0, 0.2, 0.4, 0.6, 0.8, 1.0], labels=["0", "20", "40", "60", "80", "100 %"])
 
 
-def mark_epsilon(ax: Axes, run: Run) -> None:
+def mark_epsilon(ax: Axes, epsilon: float, text: str) -> None:
     """A dashed line at ε with its name on top of the axes."""
-    ax.axvline(run.epsilon, color=INK, linewidth=1.1, linestyle=(0, (4, 3)))
+    ax.axvline(epsilon, color=INK, linewidth=1.1, linestyle=(0, (4, 3)))
     ax.annotate(
-        f"ε = {run.epsilon_text}",
-        (run.epsilon, 1),
+        f"ε = {text}",
+        (epsilon, 1),
         xycoords=("data", "axes fraction"),
         xytext=(0, 3),
         textcoords="offset points",

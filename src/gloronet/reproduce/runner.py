@@ -1,0 +1,194 @@
+"""Rows are trained where they have to be, measured where something is missing, and kept as records.
+
+A row is a preset, and its record is `results/ROW.json`. The run folder of each seed lies under `runs/`: one that is
+finished is reused, one that was stopped is resumed. A group of columns that is in the record is not measured again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import fnmatch
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from gloronet import folder, presets, verbs
+from gloronet.config import Config, changed, read_toml, to_dict
+from gloronet.errors import ConfigError, DataError
+from gloronet.reproduce import columns, paper
+from gloronet.reproduce.columns import GROUPS, Effort, Opened
+from gloronet.reproduce.records import TIGHTNESS
+
+SEEDS = {"tuned": (0, 1, 2), "tuned-relu": (0, 1, 2)}
+"""Which seeds a family of rows is trained with; any other with seed 0 alone."""
+CHOSEN = {
+    "tuned": "on 5,000 training images held out (benchmarks/records/trials.jsonl), never on the test set",
+    "tuned-relu": "those of the row with MinMax, chosen on 5,000 training images held out; nothing was chosen for ReLU",
+}
+PAPER = "the paper's own settings; what the paper leaves open is said in the preset"
+
+
+class Plan(NamedTuple):
+    """What a table of the paper needs."""
+
+    families: tuple[str, ...]
+    groups: tuple[str, ...]
+
+
+PLANS = {
+    "main": Plan(("standard", "minmax", "tuned", "smoothing"), ("training", "accuracy", "attack")),
+    "relu": Plan(("relu-ce", "relu-trades", "tuned-relu"), ("training", "accuracy", "attack")),
+    "cost": Plan(("standard", "minmax", "tuned", "relu-ce", "relu-trades", "tuned-relu"), ("training", "cost")),
+    "lipschitz": Plan(("standard", "minmax", "tuned", "relu-trades"), ("training", "lipschitz")),
+}
+
+@dataclass(frozen=True)
+class Bench:
+    """Where runs and records lie, and on what, with which data and how thoroughly rows are measured."""
+
+    results: Path
+    runs: Path
+    note: Callable[[str], None]
+    effort: Effort
+    device: str | None = None
+    root: Path | None = None
+    changes: tuple[str, ...] = ()
+    """Settings that differ from the presets: for a quick try, in results of its own."""
+
+    def complete(self, what: str, patterns: Sequence[str] = (), seeds: Sequence[int] | None = None) -> None:
+        """Fills the records that the table needs; a row whose data are not here is left out, and that is said."""
+        plan = PLANS[what]
+        for row in rows_of(plan, patterns):
+            family = row.split("/")[0]
+            groups = (*plan.groups, "smoothing") if (what, family) == ("main", "smoothing") else plan.groups
+            try:
+                for seed in SEEDS.get(family, (0,)) if seeds is None else seeds:
+                    self._complete(row, seed, groups)
+            except DataError as e:
+                self.note(f"{row} is left out: {e}")
+
+    def tightness(self, row: str, iterations: Sequence[int] = (1, 2, 5, 10)) -> None:
+        """How tight bounds become, and what is certified, with more power iterations at every step of training."""
+        path = self.results / f"{TIGHTNESS}.json"
+        plain = changed(presets.read(row), self.changes)
+        record = {"row": row, "config": to_dict(plain), "rows": [], **folder.provenance()}
+        if path.exists():
+            record = _read(path, "rows", "power_iterations")
+            _require_settings(path, record["config"], to_dict(plain))
+        for count in iterations:
+            if any(r["power_iterations"] == count for r in record["rows"]):
+                self.note(f"{row}, {count} iterations: there already")
+                continue
+            opened = self._opened(row, [*self.changes, f"train.power_iterations={count}"], f"iterations{count}")
+            self.note(f"{row}, {count} iterations: measuring")
+            found = {"power_iterations": count, "seed": plain.train.seed, **columns.tightness(opened)}
+            record["rows"] = sorted([*record["rows"], found], key=lambda r: r["power_iterations"])
+            path.parent.mkdir(parents=True, exist_ok=True)
+            folder.write_json(path, record)
+
+    def _complete(self, row: str, seed: int, groups: Sequence[str]) -> None:
+        changes = [*self.changes, f"train.seed={seed}"]
+        config, path = changed(presets.read(row), changes), record_path(self.results, row)
+        there = kept(path, config)
+        missing = [group for group in groups if group not in there]
+        if not missing:
+            self.note(f"{row}, seed {seed}: there already")
+            return
+        if not (self._run(row, f"seed{seed}") / "model.safetensors").exists():
+            # What is known of this seed was measured on a training that is no longer here.
+            missing = list(dict.fromkeys([*groups, *(g for g in there if g in GROUPS)]))
+        opened = self._opened(row, changes, f"seed{seed}")
+        for group in missing:
+            self.note(f"{row}, seed {seed}: {group}")
+            where = {} if group == "training" else folder.provenance()  # a training says itself where it took place
+            keep(path, row, config, {group: {**GROUPS[group](opened), **where}})
+
+    def _opened(self, row: str, changes: Sequence[str], name: str) -> Opened:
+        """The run of that name, trained or resumed first where it has to be."""
+        run, config = self._run(row, name), changed(presets.read(row), changes)
+        placing: dict[str, Any] = {"device": self.device, "root": self.root, "attacked": 0}
+        if not (run / "model.safetensors").exists():
+            if (run / "checkpoint").is_dir():
+                self.note(f"{row}, {name}: resuming")
+                verbs.resume(run, **placing)
+            else:
+                self.note(f"{row}, {name}: training")
+                verbs.train(row, run, changes=changes, **placing)
+        if read_toml(run / "config.toml") != config:
+            raise ConfigError(f"{run} holds a run with other settings; move it away, or choose another --runs.")
+        _, net, data = folder.open_run(run, self.root, self.device)
+        return Opened(run, config, net, data, self.device, self.effort)
+
+    def _run(self, row: str, name: str) -> Path:
+        return self.runs / f"{row.replace('/', '-')}-{name}"
+
+
+def rows_of(plan: Plan, patterns: Sequence[str]) -> list[str]:
+    """The table's rows, those of one data set together; of these, the ones that match a pattern such as `tuned/*`."""
+    every = [f"{family}/{data.slug}" for data in paper.DATA for family in plan.families]
+    known = [row for row in every if row in presets.names()]
+    for pattern in patterns:
+        if not fnmatch.filter(known, pattern):
+            raise ConfigError(f"No row of this table is called {pattern!r}; there are {', '.join(known)}.")
+    return [row for row in known if not patterns or any(fnmatch.fnmatch(row, p) for p in patterns)]
+
+
+def record_path(results: Path, row: str) -> Path:
+    return results / f"{row.replace('/', '-')}.json"
+
+
+def kept(path: Path, config: Config) -> dict[str, Any]:
+    """The groups that the record has for the config's seed; a record of other settings is refused."""
+    if not path.exists():
+        return {}
+    record = _read(path, "seeds", "seed")
+    _require_settings(path, record["config"], _seedless(config))
+    return next((s for s in record["seeds"] if s["seed"] == config.train.seed), {})
+
+
+def keep(path: Path, row: str, config: Config, groups: dict[str, Any]) -> None:
+    """Adds groups to the record's seed. Several processes may do so at once, each for a seed of its own."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with _alone(path.parent):
+        chosen = CHOSEN.get(row.split("/")[0], PAPER)
+        record: dict[str, Any] = {"row": row, "config": _seedless(config), "chosen": chosen, "seeds": []}
+        if path.exists():
+            record = _read(path, "seeds", "seed")
+        seed = config.train.seed
+        own = next((s for s in record["seeds"] if s["seed"] == seed), {"seed": seed})
+        others = [s for s in record["seeds"] if s["seed"] != seed]
+        record["seeds"] = sorted([*others, {**own, **groups}], key=lambda s: s["seed"])
+        folder.write_json(path, record)
+
+
+def _seedless(config: Config) -> dict[str, Any]:
+    table = to_dict(config)
+    del table["train"]["seed"]
+    return table
+
+
+def _require_settings(path: Path, recorded: dict[str, Any], wanted: dict[str, Any]) -> None:
+    if recorded != wanted:
+        raise ConfigError(f"{path} is about other settings than this row has now; move it away to measure anew.")
+
+
+def _read(path: Path, entries: str, key: str) -> dict[str, Any]:
+    """The record, if it has a config and a list of entries that each have the key."""
+    try:
+        record = json.loads(path.read_text())
+        if isinstance(record["config"], dict) and all(key in entry for entry in record[entries]):
+            return record
+    except (ValueError, KeyError, TypeError):
+        pass
+    raise ConfigError(f"{path} is not a record; move it away to measure anew.")
+
+
+@contextmanager
+def _alone(results: Path) -> Iterator[None]:
+    """One process at a time."""
+    with (results / ".lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
