@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from gloronet.data import to_unit
-from gloronet.net import BOTTOM, GloRoNet
+from gloronet.net import BOTTOM, Certificates, GloRoNet
 from gloronet.operators.rounding import norms_up
 
 COLUMNS = ("index", "label", "answer", "prediction", "radius", "certified", "margin", "semantics")
@@ -79,10 +79,25 @@ def certify_set(
     progress: Callable[[int], None] | None = None,
 ) -> Table:
     """Certifies every sample of a set (uint8 images or floats in [0, 1]) by the bound."""
-    device = next(net.parameters()).device
+
+    def certify(part: Tensor) -> Certificates:
+        return net.certify(part, epsilon, semantics, per_sample)
+
+    return tabulate(certify, x, labels, next(net.parameters()).device, batch_size, progress)
+
+
+def tabulate(
+    certify: Callable[[Tensor], Certificates],
+    x: Tensor,
+    labels: Tensor,
+    device: torch.device,
+    batch_size: int | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Table:
+    """What `certify` says of every batch of a set (uint8 images or floats in [0, 1]), in one table."""
     parts = []
     for part in x.split(batch_size or at_once(device)):
-        parts.append(net.certify(to_unit(part.to(device)), epsilon, semantics, per_sample))
+        parts.append(certify(to_unit(part.to(device))))
         if progress is not None:
             progress(len(part))
     return Table(
@@ -91,7 +106,7 @@ def certify_set(
         radius=torch.cat([p.radius for p in parts]).cpu().numpy(),
         margin=torch.cat([p.margin for p in parts]).cpu().numpy(),
         epsilon=parts[0].epsilon,
-        semantics=semantics,
+        semantics=parts[0].semantics,
     )
 
 

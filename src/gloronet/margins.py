@@ -1,4 +1,4 @@
-"""⊥ and the margins it is made of: pure functions of logits and one m×m matrix.
+"""⊥, the radius and the margins they are made of: pure functions of logits and one m×m matrix.
 
 `margins[j, i]` is K_ji, a Lipschitz constant of y_j − y_i, with 0 on the diagonal. If j leads every
 other class i by more than ε·K_ji, no change of the input of size ε makes i overtake j.
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from gloronet.errors import ConfigError
+from gloronet.operators.rounding import U64
 
 SMALL_HEAD = 2**20
 """Numbers in all differences of a head's rows, up to which they are formed on a GPU."""
@@ -36,6 +37,33 @@ def bottom_logit(logits: Tensor, margins: Tensor, epsilon: float | Tensor) -> Te
 def certified_estimate(logits: Tensor, margins: Tensor, epsilon: float | Tensor) -> Tensor:
     """Which samples the net would not answer with ⊥: y_j > y_⊥, strictly. Proves nothing with estimates."""
     return logits.amax(dim=1) > bottom_logit(logits, margins, epsilon)
+
+
+def lead_down(logits: Tensor, label: Tensor, lost: Tensor) -> Tensor:
+    """(B, m): where positive, at most the exact y_j − y_i, j = label; float64 logits have it off by `lost` or less.
+
+    2u of the computed difference is a whole unit in its last place or more: half of one for its own
+    rounding, and half for that of the last subtraction.
+    """
+    lead = logits.gather(1, label[:, None]) - logits
+    return lead - lead.abs() * (2.0 * U64) - lost
+
+
+def radius_down(lead: Tensor, margins: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
+    """r = min_{i≠j} lead_i/K_ji rounded down, j = label, and the least lead: (B, m), (B, m), (B,) → two (B,).
+
+    With leads from below and margins from above: nearer than r no class i overtakes j. K_ji = 0: the two
+    logits move together, so any positive lead lasts for ever. 0 where a lead is not positive, or unknown.
+
+    >>> lead, margins = torch.tensor([[0.0, 2.0, 3.0]]), torch.tensor([[0.0, 4.0, 0.0]])
+    >>> radius_down(lead, margins, torch.tensor([0]))
+    (tensor([0.5000]), tensor([2.]))
+    """
+    radius = torch.nextafter(lead / margins, torch.zeros_like(lead))
+    radius = torch.where(margins == 0, torch.inf, radius)
+    radius = torch.where(lead > 0, radius, 0.0)
+    own = torch.arange(lead.shape[1], device=lead.device) == label[:, None]
+    return radius.masked_fill(own, torch.inf).amin(1), lead.masked_fill(own, torch.inf).amin(1)
 
 
 def pairwise_margins(constant: float | Tensor, weight: Tensor, form: str, norm: str = "l2") -> Tensor:

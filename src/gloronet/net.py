@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from gloronet.config import FORMS, NORMS, parse_epsilon
 from gloronet.errors import ConfigError, GloroError
-from gloronet.margins import bottom_logit, pairwise_margins
+from gloronet.margins import bottom_logit, lead_down, pairwise_margins, radius_down
 from gloronet.operators.rounding import U32, U64, norms_up, require_gradual_underflow
 from gloronet.operators.rules import evaluating
 from gloronet.program import (
@@ -238,22 +238,15 @@ class GloRoNet(nn.Module):
             size = norms_up(x.flatten(1))
             lost, _ = proof.error(U64).rows(size, label)
             margins = proof.bound.margins.to(y.device)[label]
-            lead = y.gather(1, label[:, None]) - y
-            lead = lead - lead.abs() * (2.0 * U64) - lost  # one rounding in the subtraction, δ before it
+            lead = lead_down(y, label, lost)
             if semantics == "float32":
                 lead, margins = proof.float32(x, size, label, lead, margins, per_sample)
-        radius = torch.nextafter(lead / margins, torch.zeros_like(lead))  # the quotient, rounded down
-        # K_ij = 0: the two logits move together, so any positive lead lasts for ever.
-        radius = torch.where(margins == 0, torch.inf, radius)
-        radius = torch.where(lead > 0, radius, 0.0)
-        own = torch.arange(y.shape[1], device=y.device) == label[:, None]
-        radius = radius.masked_fill(own, torch.inf).amin(1)
-        lead = lead.masked_fill(own, torch.inf).amin(1)
-        sound = torch.isfinite(y).all(1) & torch.isfinite(lead) & (proof.reach(U64, size) > 0)
+        radius, least = radius_down(lead, margins, label)
+        sound = torch.isfinite(y).all(1) & torch.isfinite(least) & (proof.reach(U64, size) > 0)
         if semantics == "float32":
             radius = torch.minimum(radius, proof.reach(U32, size))
         radius = torch.where(sound, radius, 0.0)
-        return Certificates(label, radius, torch.where(sound, lead, -torch.inf), eps, semantics)
+        return Certificates(label, radius, torch.where(sound, least, -torch.inf), eps, semantics)
 
     def layers(self, iterations: int = 200) -> list[LayerRow]:
         """Each operation with its estimate from below and its bound from above, in order."""

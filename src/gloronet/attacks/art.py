@@ -88,9 +88,9 @@ def _library() -> tuple[Any, Any]:
     try:
         from art.attacks.evasion import ProjectedGradientDescent
         from art.estimators.classification import PyTorchClassifier
-    except ImportError:
+    except ImportError as e:
         raise ConfigError(
-            'The Adversarial Robustness Toolbox is not installed; run: pip install "gloronet[attack]"'
+            f'The Adversarial Robustness Toolbox cannot be imported ({e}); run: pip install "gloronet[attack]"'
         ) from None
     return PyTorchClassifier, ProjectedGradientDescent
 

@@ -39,8 +39,8 @@ def reproduce(
         raise ConfigError(f"There is no table {what!r}; there are {', '.join(TABLES)}.")
     bench = Bench(results, runs, note, effort or Effort(), device, root, tuple(changes))
     if what == TIGHTNESS:
-        if len(rows) > 1:
-            raise ConfigError("tightness-vs-iterations takes one preset.")
+        if len(rows) > 1 or seeds is not None:
+            raise ConfigError(f"{TIGHTNESS} takes one preset, and its seed by --set train.seed.")
         bench.tightness(rows[0] if rows else TIGHTNESS_ROW)
     else:
         bench.complete(what, rows, seeds)

@@ -60,6 +60,8 @@ class Bench:
 
     def complete(self, what: str, patterns: Sequence[str] = (), seeds: Sequence[int] | None = None) -> None:
         """Fills the records that the table needs; a row whose data are not here is left out, and that is said."""
+        if any(change.partition("=")[0].strip() == "train.seed" for change in self.changes):
+            raise ConfigError("Seeds of a table's rows are chosen by --seeds, not by --set train.seed.")
         plan = PLANS[what]
         for row in rows_of(plan, patterns):
             family = row.split("/")[0]
@@ -97,18 +99,21 @@ class Bench:
         if not missing:
             self.note(f"{row}, seed {seed}: there already")
             return
-        if not (self._run(row, f"seed{seed}") / "model.safetensors").exists():
-            # What is known of this seed was measured on a training that is no longer here.
-            missing = list(dict.fromkeys([*groups, *(g for g in there if g in GROUPS)]))
         opened = self._opened(row, changes, f"seed{seed}")
+        # No two trainings take the same time to the nanosecond: what is known may be about one no longer here.
+        anew = there.get("training", {}).get("seconds") != columns.training(opened)["seconds"]
+        if anew:
+            missing = list(dict.fromkeys([*groups, *(g for g in there if g in GROUPS)]))
         for group in missing:
             self.note(f"{row}, seed {seed}: {group}")
             where = {} if group == "training" else folder.provenance()  # a training says itself where it took place
-            keep(path, row, config, {group: {**GROUPS[group](opened), **where}})
+            keep(path, row, config, {group: {**GROUPS[group](opened), **where}}, anew and group == missing[0])
 
     def _opened(self, row: str, changes: Sequence[str], name: str) -> Opened:
         """The run of that name, trained or resumed first where it has to be."""
         run, config = self._run(row, name), changed(presets.read(row), changes)
+        if (run / "config.toml").exists() and read_toml(run / "config.toml") != config:
+            raise ConfigError(f"{run} holds a run with other settings; move it away, or choose another --runs.")
         placing: dict[str, Any] = {"device": self.device, "root": self.root, "attacked": 0}
         if not (run / "model.safetensors").exists():
             if (run / "checkpoint").is_dir():
@@ -117,8 +122,6 @@ class Bench:
             else:
                 self.note(f"{row}, {name}: training")
                 verbs.train(row, run, changes=changes, **placing)
-        if read_toml(run / "config.toml") != config:
-            raise ConfigError(f"{run} holds a run with other settings; move it away, or choose another --runs.")
         _, net, data = folder.open_run(run, self.root, self.device)
         return Opened(run, config, net, data, self.device, self.effort)
 
@@ -129,7 +132,8 @@ class Bench:
 def rows_of(plan: Plan, patterns: Sequence[str]) -> list[str]:
     """The table's rows, those of one data set together; of these, the ones that match a pattern such as `tuned/*`."""
     every = [f"{family}/{data.slug}" for data in paper.DATA for family in plan.families]
-    known = [row for row in every if row in presets.names()]
+    there = presets.names()
+    known = [row for row in every if row in there]
     for pattern in patterns:
         if not fnmatch.filter(known, pattern):
             raise ConfigError(f"No row of this table is called {pattern!r}; there are {', '.join(known)}.")
@@ -146,11 +150,15 @@ def kept(path: Path, config: Config) -> dict[str, Any]:
         return {}
     record = _read(path, "seeds", "seed")
     _require_settings(path, record["config"], _seedless(config))
-    return next((s for s in record["seeds"] if s["seed"] == config.train.seed), {})
+    own: dict[str, Any] = next((s for s in record["seeds"] if s["seed"] == config.train.seed), {})
+    return {name: group for name, group in own.items() if isinstance(group, dict)}
 
 
-def keep(path: Path, row: str, config: Config, groups: dict[str, Any]) -> None:
-    """Adds groups to the record's seed. Several processes may do so at once, each for a seed of its own."""
+def keep(path: Path, row: str, config: Config, groups: dict[str, Any], anew: bool = False) -> None:
+    """Adds groups to the record's seed, or puts them in place of all it has (`anew`).
+
+    Several processes may do so at once, each for a seed of its own.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     with _alone(path.parent):
         chosen = CHOSEN.get(row.split("/")[0], PAPER)
@@ -158,7 +166,7 @@ def keep(path: Path, row: str, config: Config, groups: dict[str, Any]) -> None:
         if path.exists():
             record = _read(path, "seeds", "seed")
         seed = config.train.seed
-        own = next((s for s in record["seeds"] if s["seed"] == seed), {"seed": seed})
+        own = next((s for s in record["seeds"] if s["seed"] == seed and not anew), {"seed": seed})
         others = [s for s in record["seeds"] if s["seed"] != seed]
         record["seeds"] = sorted([*others, {**own, **groups}], key=lambda s: s["seed"])
         folder.write_json(path, record)
@@ -176,10 +184,12 @@ def _require_settings(path: Path, recorded: dict[str, Any], wanted: dict[str, An
 
 
 def _read(path: Path, entries: str, key: str) -> dict[str, Any]:
-    """The record, if it has a config and a list of entries that each have the key."""
+    """The record, if it has a config and a list of entries, each an object with a whole number as key."""
     try:
         record = json.loads(path.read_text())
-        if isinstance(record["config"], dict) and all(key in entry for entry in record[entries]):
+        config, found = record["config"], record[entries]
+        whole = all(isinstance(entry, dict) and isinstance(entry[key], int) for entry in found)
+        if whole and isinstance(config, dict) and isinstance(found, list):
             return record
     except (ValueError, KeyError, TypeError):
         pass
