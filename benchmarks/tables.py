@@ -183,26 +183,32 @@ def estimates(device: str) -> str:
     return _table(head, rows) + _where(r)
 
 
-def trials() -> str:
-    """What was tried on the way to the speedrun by bounds, best first."""
-    found = [r for r in record.every("trials") if r["preset"] == "speedrun"]
-    return _trials(((r["config"], r["clean"], r["vra"]) for r in found), "VRA by bounds") + _where(found[0])
+def trials(data: str, epsilon: str) -> str:
+    """What was tried for a row by bounds, on held-out training images, best first."""
+    every = record.every("trials")
+    found = [r for r in every if (r["config"]["data"]["name"], r["config"]["epsilon"]) == (data, epsilon)]
+    rows = [(r["config"], r["clean"], r["vra"], "; ".join(r.get("patched", []))) for r in found]
+    commits = ", ".join(dict.fromkeys(r["commit"] for r in found))
+    return _trials(rows, "VRA by bounds") + _where({**found[0], "commit": commits})
 
 
 def earlier_trials() -> str:
-    """The same with estimates, before Muon pulled."""
+    """For the speedrun, with estimates, before Muon pulled."""
     found = record.every("speedrun-trials")
-    flat = (({"train": r["config"], "model": r["config"]}, r["clean"], r["vra"]["36/255"]) for r in found)
+    flat = [({"train": r["config"], "model": r["config"]}, r["clean"], r["vra"]["36/255"], "") for r in found]
     return _trials(flat, "VRA, estimated") + _where(found[0])
 
 
-def _trials(found: Iterable[tuple[dict[str, Any], float, float]], vra_is: str) -> str:
-    keys = ("optimizer", "lr", "loss", "epsilon_schedule", "batch_size", "epochs")
-    rows = (
-        (f"`{c['model']['architecture']}`", *(c["train"][key] for key in keys), f"{clean:.1%}", f"{vra:.1%}")
-        for c, clean, vra in sorted(found, key=lambda r: -r[2])
-    )
-    return _table(("network", "optimiser", "lr", "loss", "ε schedule", "batch", "epochs", "clean", vra_is), rows)
+def _trials(found: list[tuple[dict[str, Any], float, float, str]], vra_is: str) -> str:
+    names = ("optimizer", "lr", "loss", "lam", "epsilon_train", "epsilon_schedule")
+    names += ("augmentation", "batch_size", "epochs")
+    told = {name: [str(c["train"].get(name, "–")) for c, *_ in found] for name in names}
+    told = {"network": [f"`{c['model']['architecture']}`" for c, *_ in found], **told}
+    told["besides"] = [patch or "–" for *_, patch in found]
+    shown = {name: values for name, values in told.items() if len(set(values)) > 1 or name in ("optimizer", "epochs")}
+    order = sorted(range(len(found)), key=lambda k: -found[k][2])
+    rows = [(*(shown[n][k] for n in shown), f"{found[k][1]:.1%}", f"{found[k][2]:.1%}") for k in order]
+    return _table((*(n.replace("_", " ") for n in shown), "clean", vra_is), rows)
 
 
 def speedrun() -> str:
@@ -296,7 +302,10 @@ TABLES = {
     "estimates-cuda": lambda: estimates("cuda"),
     "estimates-cpu": lambda: estimates("cpu"),
     "speedrun": speedrun,
-    "trials": trials,
+    "trials": lambda: trials("cifar10", "36/255"),
+    "trials-mnist-small": lambda: trials("mnist", "0.3"),
+    "trials-mnist-large": lambda: trials("mnist", "1.58"),
+    "trials-tiny-imagenet": lambda: trials("tiny-imagenet", "36/255"),
     "earlier-trials": earlier_trials,
     "optimisers": optimisers,
 }

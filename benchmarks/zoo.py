@@ -1,8 +1,8 @@
-"""Puts a net into the zoo: of several runs of one recipe, the one of median VRA.
+"""Puts a net into the zoo: of a row's seeds in `results/`, the one of median VRA.
 
-    python -m benchmarks.zoo mnist-0.3 RUN RUN RUN --inputs mnist/t10k-images-idx3-ubyte.gz --data FOLDER
+    python -m benchmarks.zoo mnist-1.58 --inputs mnist/t10k-images-idx3-ubyte.gz --data FOLDER
 
-The runs were made by `gloronet train PRESET --set train.seed=…`. The proof speaks about the official test images,
+The row is `tuned/NAME`, its runs were made by `gloronet reproduce`. The proof speaks about the official test images,
 named by their hash; `--inputs` is where they lie under FOLDER. What is claimed is certified here, on this machine.
 """
 
@@ -19,19 +19,23 @@ from gloronet.certify import certify_set
 from gloronet.config import read_toml
 from gloronet.data import data_root
 from gloronet.proof import write as write_proof
+from gloronet.reproduce.runner import record_path
 
 ZOO = Path(gn.__file__).parent / "zoo"
+RESULTS = Path(__file__).parents[1] / "results"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name")
-    parser.add_argument("runs", type=Path, nargs="+")
     parser.add_argument("--inputs", required=True, help="the official test images, relative to the data folder")
     parser.add_argument("--data", type=Path, help="where the data sets are")
+    parser.add_argument("--runs", type=Path, default=Path("runs"), help="run folders")
     options = parser.parse_args()
-    runs = sorted(options.runs, key=lambda run: _summary(run)["vra"])
-    run = runs[(len(runs) - 1) // 2]
+    row = f"tuned/{options.name}"
+    seeds = [s for s in json.loads(record_path(RESULTS, row).read_text())["seeds"] if "accuracy" in s]
+    median = sorted(seeds, key=_vra)[(len(seeds) - 1) // 2]
+    run = options.runs / f"{row.replace('/', '-')}-seed{median['seed']}"
     place = ZOO / options.name
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir(parents=True)
@@ -52,16 +56,16 @@ def main() -> None:
         "samples": proof.samples,
         "inputs": options.inputs,
         "seed": config.train.seed,
-        "seeds_vra": [_summary(other)["vra"] for other in options.runs],
+        "seeds_vra": [_vra(seed) for seed in seeds],
         "chosen": "the median VRA of these seeds",
-        "trained": _summary(run).get("trained"),
+        "trained": median["training"],
     }
     (place / "zoo.json").write_text(json.dumps(claims, indent=1, ensure_ascii=False) + "\n")
     print(json.dumps(claims, indent=1, ensure_ascii=False))
 
 
-def _summary(run: Path) -> dict[str, Any]:
-    return json.loads((run / "summary.json").read_text())
+def _vra(seed: dict[str, Any]) -> float:
+    return seed["accuracy"]["vra"]["real"]
 
 
 if __name__ == "__main__":

@@ -95,7 +95,8 @@ def whole(folder: Path) -> Path:
                 s["lipschitz"].update(zip(("upper", "lower_global", "lower_local"), shape, strict=True))
             if family == "tuned" and data == "cifar10":
                 for s in seeds:
-                    s["accuracy"]["vra_flip_averaged"] = round(s["accuracy"]["vra"]["real"] + 0.006, 4)
+                    vra = round(s["accuracy"]["vra"]["real"] + 0.006, 4)
+                    s["mirrored"] = {"clean": s["accuracy"]["clean"], "vra": vra}
             made.append(record(f"{family}/{data}", *seeds))
     smoothing = {"clean": 0.755, "vra": 0.639, "samples": 1000, "sigma": 0.25, "n": 100000, "n0": 100, "alpha": 0.001}
     made.append(record("smoothing/cifar10", {"seed": 0, "smoothing": smoothing}))

@@ -131,7 +131,7 @@ def bare(done: Path, tmp_path: Path) -> Path:
 def opened(mine: Path) -> Opened:
     run = mine / "runs" / RUN
     config, net, data = folder.open_run(run, mine / "data", "cpu")
-    return Opened(run, config, net, data, "cpu", EFFORT)
+    return Opened(run, config, net, data, mine / "data", "cpu", EFFORT)
 
 
 # --- a row is completed ---
@@ -174,14 +174,17 @@ def test_what_is_there_is_neither_trained_nor_measured_again(
 def test_a_stopped_training_goes_on_to_the_weights_of_one_that_never_stopped(
     done: Path, bare: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    model = Path("runs") / RUN / "model.safetensors"
+    model, metrics = Path("runs") / RUN / "model.safetensors", bare / "runs" / RUN / "metrics.jsonl"
     with monkeypatch.context() as patch:
         patch.setattr(verbs, "progress_on", lambda _: InterruptAt(4.5))
         assert again(bare) == 130
     assert f"4 of {EPOCHS} epochs are saved" in capsys.readouterr().err
     assert not (bare / model).exists()
     assert not (bare / "results").exists()
+    begun = metrics.read_text()
+    assert begun.count("\n") == 4
     assert again(bare) == 0
+    assert metrics.read_text().startswith(begun)  # their seconds too: these epochs were not trained again
     said = capsys.readouterr().err
     assert f"{ROW}, seed0: resuming" in said
     assert f"{ROW}, seed0: training" not in said
@@ -257,6 +260,12 @@ def test_each_seed_has_a_run_and_a_place_of_its_own(done: Path, mine: Path, caps
     assert second["seed"] == 1
     assert first["accuracy"]["digest"] != second["accuracy"]["digest"]
     assert {path.name for path in (mine / "runs").iterdir()} == {RUN, RUN.replace("seed0", "seed1")}
+    (average,) = record(mine, "averaged-mnist-0.3.json")["seeds"]
+    assert sorted(average["accuracy"]["averaged_seeds"]) == [0, 1]
+    assert 0 < average["accuracy"]["vra"]["real"] < average["accuracy"]["clean"] <= 1
+    before = files(mine / "runs"), files(mine / "results")[mine / "results" / "averaged-mnist-0.3.json"]
+    assert cli.main(arguments(mine, "main", "--seeds", "0", "1")) == 0
+    assert (files(mine / "runs"), files(mine / "results")[mine / "results" / "averaged-mnist-0.3.json"]) == before
 
 
 def test_the_row_of_randomized_smoothing(bare: Path) -> None:
@@ -321,6 +330,7 @@ DAMAGED = {
     "no seeds": '{"config": {}}',
     "no config": '{"seeds": []}',
     "seeds a number": '{"config": {}, "seeds": 3}',
+    "seeds an empty object": '{"config": {}, "seeds": {}}',
     "seeds an object": '{"config": {}, "seeds": {"seed": 0}}',
     "a seed that is a word": '{"config": {}, "seeds": ["seed"]}',
     "a seed that is null": '{"config": {}, "seeds": [null]}',
@@ -434,12 +444,26 @@ def test_the_curve_falls_from_clean_accuracy_through_the_vra(done: Path) -> None
     assert 0 < area <= found["mean_radius"] * 1.05
 
 
-def test_an_epsilon_the_paper_rounds_has_the_rounded_one_as_well(opened: Opened) -> None:
+def test_at_radius_0_the_curve_counts_what_is_right_without_any_radius(opened: Opened) -> None:
+    """All logits are 0: the first class is answered, right for a tenth, and proved for none."""
+    with torch.no_grad():
+        for parameter in list(opened.net.parameters())[-2:]:
+            parameter.zero_()
+    found = columns.accuracy(opened)
+    assert found["curve"]["certified"][0] == found["clean"] == pytest.approx(0.1)
+    assert found["curve"]["certified"][1] == found["vra"]["real"] == found["mean_radius"] == 0
+
+
+def test_an_epsilon_the_paper_rounds_has_the_rounded_one_as_well(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert {data.epsilon: data.printed for data in paper.DATA if data.printed} == columns.WRITTEN
     assert columns.accuracy(opened)["vra_at"] == {}
-    found = columns.accuracy(opened._replace(config=changed(opened.config, ["epsilon=36/255"])))
-    assert list(found["vra_at"]) == ["0.141"]
-    exact = certify_set(opened.net, opened.data.test_x, opened.data.test_y, "0.141").vra
-    assert found["vra_at"]["0.141"] == exact >= found["vra"]["real"]
+    monkeypatch.setattr(columns, "WRITTEN", {"0.3": "0.1"})
+    found = columns.accuracy(opened)
+    there = certify_set(opened.net, opened.data.test_x, opened.data.test_y, "0.1").vra
+    assert found["vra_at"] == {"0.1": there}
+    assert there > found["vra"]["real"]
 
 
 def test_attacks_leave_right_what_is_certified(done: Path) -> None:
@@ -564,8 +588,8 @@ def test_tightness_is_measured_once_for_each_number_of_iterations(
 
 # --- which rows there are ---
 
-NOT_RUN = {"smoothing/tiny-imagenet"}
-"""Rows that a plan could have and that have no preset, on purpose."""
+NOT_RUN = {"smoothing/tiny-imagenet", "lmt/mnist-0.3", "lmt/tiny-imagenet"}
+"""Rows that a plan could have and that have no preset, on purpose: the paper has no LMT there."""
 
 
 @pytest.mark.parametrize("what", PLANS)
@@ -583,8 +607,8 @@ def test_every_row_of_a_plan_is_a_preset(what: str) -> None:
 def test_every_family_of_presets_is_in_a_table() -> None:
     planned = {family for plan in PLANS.values() for family in plan.families}
     known = {name.partition("/")[0] for name in presets.names() if "/" in name}
-    assert known - {"lmt"} <= planned
-    assert set(runner.SEEDS) | set(runner.CHOSEN) <= planned
+    assert known <= planned
+    assert set(runner.SEEDS) | set(runner.CHOSEN) <= planned | {"averaged"}
     assert TIGHTNESS_ROW in presets.names()
 
 

@@ -97,6 +97,15 @@ def _lipschitz(
         Console().print(table)
 
 
+def _smooth(run: Path, **options: Any) -> None:
+    from gloronet import verbs
+
+    table = verbs.smooth(run, **options)
+    told = ", ".join(f"{name} = {value:g}" for name, value in table.settings.items())
+    print(f"clean {table.clean:.2%}, VRA {table.vra:.2%} at ε = {table.epsilon:g}, stochastic ({told})")
+    print(f"rows: {run / 'smoothing.json'}")
+
+
 def _data_list(root: Path | None) -> None:
     from rich.console import Console
     from rich.table import Table
@@ -272,6 +281,19 @@ def _parser() -> argparse.ArgumentParser:
                    help="of the search over all inputs (default: --steps; the paper: 7500)")  # fmt: skip
     p.add_argument("--local-steps", type=_positive, metavar="STEPS",
                    help="of the search within ε of test points (default: --steps; the paper: 5000)")  # fmt: skip
+    _placing(p)
+
+    p = _verb(verbs, "smooth", _smooth, "Certify a run by randomized smoothing: the stochastic baseline.",
+              "gloronet smooth runs/smoothing-cifar10 --n 10000 --samples 500")  # fmt: skip
+    p.add_argument("run", type=Path, help="the run folder")
+    p.add_argument("--sigma", type=float, help="standard deviation of the noise (default: as it was trained with)")
+    p.add_argument("--n0", type=_positive, default=100, help="noisy copies that choose the class (default: 100)")
+    p.add_argument("--n", type=_positive, default=100_000,
+                   help="noisy copies that bound its probability (default: 100000)")  # fmt: skip
+    p.add_argument("--alpha", type=float, default=0.001,
+                   help="chance that a certificate is wrong (default: 0.001)")  # fmt: skip
+    p.add_argument("--samples", type=_positive, default=1000,
+                   help="test samples, evenly spaced (default: 1000)")  # fmt: skip
     _placing(p)
 
     p = verbs.add_parser("data", help="List and fetch data sets.", description="List and fetch data sets.")

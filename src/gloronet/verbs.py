@@ -14,12 +14,13 @@ import torch
 
 from gloronet import attacks, data, folder, presets, report, zoo
 from gloronet.certify import Table, certify_set, disjoint_balls, gallery, regions
-from gloronet.config import Config, changed, from_dict, read_toml, to_dict
+from gloronet.config import Config, changed, from_dict, read_toml, split_noise, to_dict
 from gloronet.errors import ConfigError, GloroError
 from gloronet.lower import global_lower, local_lower, lower_margins, vra_at, vra_estimate_to_tolerance
 from gloronet.net import SEMANTICS
 from gloronet.proof import write as write_proof
 from gloronet.run import create, load, save
+from gloronet.smoothing import SmoothedTable, smoothed_set
 from gloronet.train import fit, joined, pick_device, progress_on
 
 ATTACKERS = {"gloronet": attacks.pgd, "art": attacks.pgd_art}
@@ -265,6 +266,36 @@ def tightness(
     with folder.bar("searching round test points", local_steps) as advance:
         local = local_lower(net, x, steps=local_steps, generator=generator, progress=advance)
     return Tightness(float(proved.margins.max()), lower.value, local.value)
+
+
+def smooth(
+    run: Path,
+    *,
+    sigma: float | None = None,
+    n0: int = 100,
+    n: int = 100_000,
+    alpha: float = 0.001,
+    samples: int = 1000,
+    root: Path | None = None,
+    device: str | None = None,
+) -> SmoothedTable:
+    """Certifies the run's net by randomized smoothing on evenly spaced test samples: smoothing.json.
+
+    σ is that of the noise it was trained with, unless given. Stochastic: each certificate is wrong with probability
+    up to α.
+    """
+    config, net, dataset = folder.open_run(run, root, device)
+    noise = split_noise(config.train.augmentation)[1] if sigma is None else sigma
+    if not noise:
+        raise ConfigError(f"{run} was not trained with noise; say --sigma, or train a preset smoothing/….")
+    place = next(net.parameters()).device
+    with folder.bar("sampling", samples) as advance:
+        table = smoothed_set(
+            net.logits, dataset.test_x.to(place), dataset.test_y, config.epsilon, noise, n0, n, alpha,
+            batch_size=10_000 if place.type == "cuda" else 1000, samples=samples, progress=advance,
+        )  # fmt: skip
+    folder.write_json(run / "smoothing.json", table.summary() | folder.provenance())
+    return table
 
 
 class ZooCheck(NamedTuple):

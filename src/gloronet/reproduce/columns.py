@@ -10,7 +10,7 @@ import dataclasses
 import json
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,14 +18,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gloronet import attacks, folder
+from gloronet import attacks, folder, verbs
+from gloronet.averaged import certify_averaged_set
 from gloronet.certify import Table, at_once, certify_set, disjoint_balls
-from gloronet.config import Config, TrainConfig, split_noise
+from gloronet.config import Config, TrainConfig
 from gloronet.data import Dataset, to_unit
 from gloronet.errors import GloroError
 from gloronet.lower import global_lower, local_lower, vra_at, vra_estimate_to_tolerance
 from gloronet.net import SEMANTICS, GloRoNet
-from gloronet.smoothing import smoothed_set
 from gloronet.train import Progress, fit
 from gloronet.train.fast import Fast
 
@@ -44,6 +44,7 @@ class Opened(NamedTuple):
     config: Config
     net: GloRoNet
     data: Dataset
+    root: Path | None
     device: str | None
     effort: Effort
 
@@ -92,9 +93,6 @@ def accuracy(o: Opened) -> dict[str, Any]:
         for semantics in names:
             tables[semantics] = certify_set(net, x, y, o.config.epsilon, semantics, progress=advance)
     table = tables["real"]
-    gap = disjoint_balls(table, x) if net.norm == "l2" else None
-    if gap is not None and gap < 0:
-        raise GloroError(f"Certified balls of different labels overlap by {-gap:g}: please report this as a bug.")
     estimate = vra_estimate_to_tolerance(net, to_unit(x.to(o.place)), y.to(o.place))
     radii = np.linspace(0.0, 3 * table.epsilon, CURVE)
     rounded = WRITTEN.get(o.config.epsilon)
@@ -105,11 +103,25 @@ def accuracy(o: Opened) -> dict[str, Any]:
         "vra_paper_protocol": estimate.vra,
         "paper_protocol_iterations": estimate.iterations,
         "mean_radius": table.mean_radius,
-        "disjoint_ball_gap": gap if gap is None or np.isfinite(gap) else None,
+        "disjoint_ball_gap": _audited(table, x) if net.norm == "l2" else None,
         "curve": {"radius": radii.tolist(), "certified": [_share(table, r) for r in radii]},
         "bound_seconds": proved.seconds,
         "digest": proved.digest,
     }
+
+
+def mirrored(o: Opened) -> dict[str, Any]:
+    """Clean accuracy and VRA, by bounds, of the logits averaged over an image and its mirror image."""
+    return averaged([o.net], o, flip=True)
+
+
+def averaged(nets: Sequence[GloRoNet], o: Opened, flip: bool) -> dict[str, Any]:
+    """The same for the average of several nets, each proved already."""
+    with folder.bar("certifying", len(o.data.test_x)) as advance:
+        table = certify_averaged_set(
+            nets, o.data.test_x, o.data.test_y, o.config.epsilon, flip, progress=advance
+        )
+    return {"clean": table.clean, "vra": table.vra, "disjoint_ball_gap": _audited(table, o.data.test_x)}
 
 
 def attack(o: Opened) -> dict[str, Any]:
@@ -175,13 +187,8 @@ def lipschitz(o: Opened) -> dict[str, Any]:
 
 def smoothing(o: Opened) -> dict[str, Any]:
     """Randomized smoothing with the σ it was trained with, on evenly spaced test samples: stochastic."""
-    _, sigma = split_noise(o.config.train.augmentation)
-    effort, size = o.effort, 10_000 if o.place.type == "cuda" else 1000
-    with folder.bar("sampling", effort.smoothed) as advance:
-        table = smoothed_set(
-            o.net.logits, o.data.test_x.to(o.place), o.data.test_y, o.config.epsilon, sigma,
-            n=effort.noisy, batch_size=size, samples=effort.smoothed, progress=advance,
-        )  # fmt: skip
+    options: dict[str, Any] = {"n": o.effort.noisy, "samples": o.effort.smoothed}
+    table = verbs.smooth(o.run, root=o.root, device=o.device, **options)
     return {name: value for name, value in table.summary().items() if name != "rows"}
 
 
@@ -207,6 +214,7 @@ def tightness(o: Opened) -> dict[str, Any]:
 GROUPS: dict[str, Callable[[Opened], dict[str, Any]]] = {
     "training": training,
     "accuracy": accuracy,
+    "mirrored": mirrored,
     "attack": attack,
     "cost": cost,
     "lipschitz": lipschitz,
@@ -261,6 +269,14 @@ def _withstood(attacker: Callable[..., Any], o: Opened, x: Tensor, y: Tensor, se
             right.append((~found.success).cpu().numpy())
             advance(len(part))
     return np.concatenate(right)
+
+
+def _audited(table: Table, x: Tensor) -> float | None:
+    """How far apart certified balls of different labels are, at the least; None where there are no two."""
+    gap = disjoint_balls(table, x)
+    if gap < 0:
+        raise GloroError(f"Certified balls of different labels overlap by {-gap:g}: please report this as a bug.")
+    return gap if np.isfinite(gap) else None
 
 
 def _silent(text: str) -> None:

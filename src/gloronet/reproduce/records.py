@@ -19,7 +19,7 @@ from gloronet.reproduce import paper
 
 TIGHTNESS = "tightness-vs-iterations"
 
-_SHARES = {"clean", "vra", "real", "float32", "vra_estimate", "vra_paper_protocol", "vra_flip_averaged"}
+_SHARES = {"clean", "vra", "real", "float32", "vra_estimate", "vra_paper_protocol"}
 _SHARES |= {"vra_at", "vra_of_these", "pgd", "pgd_art"}
 
 

@@ -6,6 +6,7 @@ finished is reused, one that was stopped is resumed. A group of columns that is 
 
 from __future__ import annotations
 
+import dataclasses
 import fcntl
 import fnmatch
 import json
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gloronet import folder, presets, verbs
-from gloronet.config import Config, changed, read_toml, to_dict
+from gloronet.config import Config, changed, read_toml, split_noise, to_dict
 from gloronet.errors import ConfigError, DataError
 from gloronet.reproduce import columns, paper
 from gloronet.reproduce.columns import GROUPS, Effort, Opened
@@ -26,9 +27,24 @@ SEEDS = {"tuned": (0, 1, 2), "tuned-relu": (0, 1, 2)}
 """Which seeds a family of rows is trained with; any other with seed 0 alone."""
 CHOSEN = {
     "tuned": "on 5,000 training images held out (benchmarks/records/trials.jsonl), never on the test set",
+    "averaged": "nothing was chosen: the trainings of the row with our settings, their logits averaged",
+    "lmt": "nothing was chosen: the settings of the paper's GloRo (ReLU, CE), as it gives none for LMT",
+    "smoothing": "nothing was chosen: a plain training with noise, σ as in the preset",
     "tuned-relu": "those of the row with MinMax, chosen on 5,000 training images held out; nothing was chosen for ReLU",
 }
+FLIPPING = ("default", "tfds", "crop-flip")
 PAPER = "the paper's own settings; what the paper leaves open is said in the preset"
+
+
+def _mirrors(row: str) -> bool:
+    """Whether a mirror image is an image of the same class: so its training says, by flipping them."""
+    return row.startswith("tuned/") and split_noise(presets.read(row).train.augmentation)[0] in FLIPPING
+
+
+ALSO: dict[str, dict[str, Callable[[str], bool]]] = {
+    "main": {"mirrored": _mirrors, "smoothing": lambda row: row.startswith("smoothing/")},
+}
+"""Groups that only some rows of a table have."""
 
 
 class Plan(NamedTuple):
@@ -39,7 +55,7 @@ class Plan(NamedTuple):
 
 
 PLANS = {
-    "main": Plan(("standard", "minmax", "tuned", "smoothing"), ("training", "accuracy", "attack")),
+    "main": Plan(("standard", "minmax", "tuned", "lmt", "smoothing"), ("training", "accuracy", "attack")),
     "relu": Plan(("relu-ce", "relu-trades", "tuned-relu"), ("training", "accuracy", "attack")),
     "cost": Plan(("standard", "minmax", "tuned", "relu-ce", "relu-trades", "tuned-relu"), ("training", "cost")),
     "lipschitz": Plan(("standard", "minmax", "tuned", "relu-trades"), ("training", "lipschitz")),
@@ -65,10 +81,13 @@ class Bench:
         plan = PLANS[what]
         for row in rows_of(plan, patterns):
             family = row.split("/")[0]
-            groups = (*plan.groups, "smoothing") if (what, family) == ("main", "smoothing") else plan.groups
+            groups = [*plan.groups, *(group for group, where in ALSO.get(what, {}).items() if where(row))]
             try:
-                for seed in SEEDS.get(family, (0,)) if seeds is None else seeds:
+                chosen = SEEDS.get(family, (0,)) if seeds is None else seeds
+                for seed in chosen:
                     self._complete(row, seed, groups)
+                if family == "tuned" and what == "main" and len(chosen) > 1:
+                    self._average(row, chosen)
             except DataError as e:
                 self.note(f"{row} is left out: {e}")
 
@@ -109,6 +128,23 @@ class Bench:
             where = {} if group == "training" else folder.provenance()  # a training says itself where it took place
             keep(path, row, config, {group: {**GROUPS[group](opened), **where}}, anew and group == missing[0])
 
+    def _average(self, row: str, seeds: Sequence[int]) -> None:
+        """A row of its own, `averaged/…`: the logits of all seeds averaged, where all their runs are here."""
+        path = record_path(self.results, row.replace("tuned/", "averaged/"))
+        runs = [self._run(row, f"seed{seed}") for seed in seeds]
+        if path.exists() or not all((run / "model.safetensors").exists() for run in runs):
+            return
+        opened = [self._opened(row, [*self.changes, f"train.seed={seed}"], f"seed{seed}") for seed in seeds]
+        nets = [o.net for o in opened]
+        for o in opened:
+            folder.bound_of(o.run, o.net)
+        self.note(f"{row}: the average of {len(seeds)} seeds")
+        found = columns.averaged(nets, opened[0], flip=False)
+        accuracy = {"clean": found["clean"], "vra": {"real": found["vra"]}, "averaged_seeds": list(seeds)}
+        accuracy["disjoint_ball_gap"] = found["disjoint_ball_gap"]
+        config = dataclasses.replace(opened[0].config, train=dataclasses.replace(opened[0].config.train, seed=0))
+        keep(path, row.replace("tuned/", "averaged/"), config, {"accuracy": {**accuracy, **folder.provenance()}})
+
     def _opened(self, row: str, changes: Sequence[str], name: str) -> Opened:
         """The run of that name, trained or resumed first where it has to be."""
         run, config = self._run(row, name), changed(presets.read(row), changes)
@@ -123,7 +159,7 @@ class Bench:
                 self.note(f"{row}, {name}: training")
                 verbs.train(row, run, changes=changes, **placing)
         _, net, data = folder.open_run(run, self.root, self.device)
-        return Opened(run, config, net, data, self.device, self.effort)
+        return Opened(run, config, net, data, self.root, self.device, self.effort)
 
     def _run(self, row: str, name: str) -> Path:
         return self.runs / f"{row.replace('/', '-')}-{name}"

@@ -128,9 +128,10 @@ def _results(slug: str, here: list[Line], records: list[Record]) -> list[Table]:
             line.run_here,
         )
         rows.append(Row(cells, line.kind))
-        if record is not None and record.values("accuracy", "vra_flip_averaged"):
+        if record is not None and record.values("mirrored", "vra"):
             flipped = [MISSING] * len(ways)
-            flipped[3] = text.shares(record, "accuracy", "vra_flip_averaged")
+            flipped[0] = text.shares(record, "mirrored", "clean")
+            flipped[3] = text.shares(record, "mirrored", "vra")
             label = f"{line.label}, flip-averaged logits"
             rows.append(Row((label, *[MISSING] * 3, *flipped, MISSING, line.run_here), line.kind))
     own = [line.record for line in here if line.record is not None]
