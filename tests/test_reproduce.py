@@ -261,7 +261,7 @@ def test_each_seed_has_a_run_and_a_place_of_its_own(done: Path, mine: Path, caps
     assert first["accuracy"]["digest"] != second["accuracy"]["digest"]
     assert {path.name for path in (mine / "runs").iterdir()} == {RUN, RUN.replace("seed0", "seed1")}
     (average,) = record(mine, "averaged-mnist-0.3.json")["seeds"]
-    assert sorted(average["accuracy"]["averaged_seeds"]) == [0, 1]
+    assert average["accuracy"]["of"]["seeds"] == [0, 1]
     assert 0 < average["accuracy"]["vra"]["real"] < average["accuracy"]["clean"] <= 1
     before = files(mine / "runs"), files(mine / "results")[mine / "results" / "averaged-mnist-0.3.json"]
     assert cli.main(arguments(mine, "main", "--seeds", "0", "1")) == 0

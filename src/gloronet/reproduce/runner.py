@@ -83,11 +83,11 @@ class Bench:
             family = row.split("/")[0]
             groups = [*plan.groups, *(group for group, where in ALSO.get(what, {}).items() if where(row))]
             try:
-                chosen = SEEDS.get(family, (0,)) if seeds is None else seeds
+                chosen = list(dict.fromkeys(SEEDS.get(family, (0,)) if seeds is None else seeds))
                 for seed in chosen:
                     self._complete(row, seed, groups)
                 if family == "tuned" and what == "main" and len(chosen) > 1:
-                    self._average(row, chosen)
+                    self._average(row, sorted(chosen))
             except DataError as e:
                 self.note(f"{row} is left out: {e}")
 
@@ -130,20 +130,21 @@ class Bench:
 
     def _average(self, row: str, seeds: Sequence[int]) -> None:
         """A row of its own, `averaged/…`: the logits of all seeds averaged, where all their runs are here."""
-        path = record_path(self.results, row.replace("tuned/", "averaged/"))
-        runs = [self._run(row, f"seed{seed}") for seed in seeds]
-        if path.exists() or not all((run / "model.safetensors").exists() for run in runs):
+        name = row.replace("tuned/", "averaged/")
+        if not all((self._run(row, f"seed{seed}") / "model.safetensors").exists() for seed in seeds):
             return
         opened = [self._opened(row, [*self.changes, f"train.seed={seed}"], f"seed{seed}") for seed in seeds]
-        nets = [o.net for o in opened]
+        config = dataclasses.replace(opened[0].config, train=dataclasses.replace(opened[0].config.train, seed=0))
+        of = {"seeds": list(seeds), "trained_in": [columns.training(o)["seconds"] for o in opened]}
+        path = record_path(self.results, name)
+        if kept(path, config).get("accuracy", {}).get("of") == of:
+            return
+        self.note(f"{row}: the average of {len(seeds)} seeds")
         for o in opened:
             folder.bound_of(o.run, o.net)
-        self.note(f"{row}: the average of {len(seeds)} seeds")
-        found = columns.averaged(nets, opened[0], flip=False)
-        accuracy = {"clean": found["clean"], "vra": {"real": found["vra"]}, "averaged_seeds": list(seeds)}
-        accuracy["disjoint_ball_gap"] = found["disjoint_ball_gap"]
-        config = dataclasses.replace(opened[0].config, train=dataclasses.replace(opened[0].config.train, seed=0))
-        keep(path, row.replace("tuned/", "averaged/"), config, {"accuracy": {**accuracy, **folder.provenance()}})
+        found = columns.averaged([o.net for o in opened], opened[0], flip=False)
+        accuracy = {**found, "vra": {"real": found["vra"]}, "of": of, **folder.provenance()}
+        keep(path, name, config, {"accuracy": accuracy}, anew=True)
 
     def _opened(self, row: str, changes: Sequence[str], name: str) -> Opened:
         """The run of that name, trained or resumed first where it has to be."""
