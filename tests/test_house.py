@@ -14,7 +14,7 @@ ORDER = (
 )
 DOORS = {"__init__", "__main__"}
 """The front doors import what they like; nothing in the house imports them."""
-EDGE = {"tyro", "tomli_w", "pooch", "art"}
+EDGE = {"tyro", "tomli_w", "pooch", "art", "onnx", "onnxruntime"}
 NEVER = {"torchvision", "pickle", "cPickle", "dill", "cloudpickle", "joblib"}
 
 FILES = sorted(HOUSE.rglob("*.py"))
@@ -65,7 +65,7 @@ def test_a_room_imports_only_rooms_above_it(path):
     here = room(path)
     for target in imported(ast.parse(path.read_text(encoding="utf-8"))):
         parts = target.split(".")
-        if parts[0] != "gloronet" or (target == "gloronet.__version__" and here in ("folder", "cli")):
+        if parts[0] != "gloronet" or (target == "gloronet.__version__" and here in ("export", "folder", "cli")):
             continue
         assert len(parts) > 1, f"{name(path)} imports the front door"
         assert parts[1] in ORDER, f"{name(path)} imports {target}, which is no room"
@@ -76,6 +76,13 @@ def test_a_room_imports_only_rooms_above_it(path):
 def test_the_core_imports_no_tool_of_the_edge(path):
     names = {n.split(".")[0] for n in at_module_level(ast.parse(path.read_text(encoding="utf-8")))}
     assert not names & EDGE
+
+
+@pytest.mark.parametrize("path", [p for p in FILES if room(p) != "serve"], ids=name)
+def test_only_the_service_imports_a_web_server(path):
+    names = at_module_level(ast.parse(path.read_text(encoding="utf-8")))
+    assert not {n.split(".")[0] for n in names} & {"fastapi", "uvicorn", "starlette", "pydantic"}
+    assert not [n for n in names if n.startswith("gloronet.serve")]
 
 
 @pytest.mark.parametrize("path", FILES, ids=name)

@@ -15,6 +15,7 @@ from gloronet import (
 )
 from gloronet.config import Config, DataConfig, ModelConfig, TrainConfig
 from gloronet.errors import ConfigError, DataError, GloroError, TrainingError, UnsupportedOperation
+from gloronet.export import export_onnx
 from gloronet.layers import MinMax, Residual, Standardize
 from gloronet.net import BOTTOM, Certificates, GloRoNet
 from gloronet.operators import rule
@@ -46,6 +47,7 @@ __all__ = [
     "certify",
     "config",
     "data",
+    "export_onnx",
     "fit",
     "layers",
     "load",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -104,6 +105,25 @@ def _smooth(run: Path, **options: Any) -> None:
     told = ", ".join(f"{name} = {value:g}" for name, value in table.settings.items())
     print(f"clean {table.clean:.2%}, VRA {table.vra:.2%} at ε = {table.epsilon:g}, stochastic ({told})")
     print(f"rows: {run / 'smoothing.json'}")
+
+
+def _export(run: Path, out: Path, **options: Any) -> None:
+    from gloronet import verbs
+    from gloronet.export import OUTPUTS
+
+    out = verbs.export(run, out, **options)
+    print(f"{out}: {out.stat().st_size / 1e6:.1f} MB; inputs x and, if you like, epsilon; outputs {', '.join(OUTPUTS)}")
+
+
+def _serve(what: str, host: str, port: int, root: Path | None) -> None:
+    from gloronet import __version__
+
+    missing = [name for name in ("fastapi", "uvicorn") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise GloroError(f'Serving needs {" and ".join(missing)}: pip install "gloronet[serve]"')
+    from gloronet.serve import serve
+
+    serve(what, host, port, root, __version__, note=lambda text: print(text, flush=True))
 
 
 def _data_list(root: Path | None) -> None:
@@ -295,6 +315,20 @@ def _parser() -> argparse.ArgumentParser:
     p.add_argument("--samples", type=_positive, default=1000,
                    help="test samples, evenly spaced (default: 1000)")  # fmt: skip
     _placing(p)
+
+    p = _verb(verbs, "export", _export, "Write a net as ONNX, its certificates inside.",
+              "gloronet export runs/digits digits.onnx\n  gloronet export zoo:mnist-0.3 mnist.onnx")  # fmt: skip
+    p.add_argument("run", type=Path, help="the run folder, or zoo:NAME")
+    p.add_argument("out", type=Path, metavar="model.onnx", help="the file to write")
+    p.add_argument("--epsilon", help="the default of the input epsilon, such as 36/255 (default: the run's own)")
+
+    p = _verb(verbs, "serve", _serve, "Answer over HTTP, with a page to try the net: labels, radii, abstentions.",
+              "gloronet serve runs/digits\n  gloronet serve zoo:mnist-0.3 --port 8080")  # fmt: skip
+    p.add_argument("what", metavar="RUN", help="a run folder, zoo:NAME or a file of gloronet export")
+    p.add_argument("--host", default="127.0.0.1",
+                   help="the address to listen at (default: 127.0.0.1: this machine only)")  # fmt: skip
+    p.add_argument("--port", type=_count, default=8000, help="the port (default: 8000; 0: any that is free)")
+    _rooted(p)
 
     p = verbs.add_parser("data", help="List and fetch data sets.", description="List and fetch data sets.")
     parts = p.add_subparsers(required=True, metavar="list|fetch")

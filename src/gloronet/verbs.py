@@ -14,8 +14,9 @@ import torch
 
 from gloronet import attacks, data, folder, presets, report, zoo
 from gloronet.certify import Table, certify_set, disjoint_balls, gallery, regions
-from gloronet.config import Config, changed, from_dict, read_toml, split_noise, to_dict
+from gloronet.config import Config, changed, from_dict, parse_epsilon, read_toml, split_noise, to_dict
 from gloronet.errors import ConfigError, GloroError
+from gloronet.export import export_onnx, require_exportable
 from gloronet.lower import global_lower, local_lower, lower_margins, vra_at, vra_estimate_to_tolerance
 from gloronet.net import SEMANTICS
 from gloronet.proof import write as write_proof
@@ -296,6 +297,22 @@ def smooth(
         )  # fmt: skip
     folder.write_json(run / "smoothing.json", table.summary() | folder.provenance())
     return table
+
+
+def export(run: Path, out: Path, *, epsilon: str | None = None) -> Path:
+    """Writes a run, or `zoo:NAME`, as an ONNX file that answers with certificates; its bound is proved first."""
+    net, shipped = load(run), str(run).startswith(zoo.PREFIX)
+    require_exportable(net)
+    home = zoo.folder(str(run)) if shipped else run
+    config = read_toml(home / "config.toml")
+    parse_epsilon(epsilon or config.epsilon)
+    if shipped:
+        with folder.bar("bounding", None) as advance:
+            net.bound(lambda layer: advance(0, f"bounding {layer or 'the top'}"))
+    else:
+        folder.bound_of(run, net)
+    names = folder.read_summary(home).get("classes") or data.classes.BY_DATA_SET.get(config.data.name)
+    return export_onnx(net, out, epsilon=epsilon or config.epsilon, classes=names)
 
 
 class ZooCheck(NamedTuple):

@@ -19,3 +19,12 @@ CIFAR100 = (
     "tulip", "turtle", "wardrobe", "whale", "willow_tree", "wolf", "woman", "worm",
 )  # fmt: skip
 """The fine labels, as in fine_label_names.txt."""
+
+BY_DATA_SET = {
+    "digits": DIGITS,
+    "mnist": DIGITS,
+    "fashion-mnist": FASHION,
+    "cifar10": CIFAR10,
+    "cifar100": CIFAR100,
+    "moons": ("upper", "lower"),
+}
