@@ -347,7 +347,7 @@ def test_attacks_more_than_half_a_point_apart_are_said_and_contradict_nothing(tm
     seed["attack"].update({"pgd": 0.70, "pgd_art": art, "samples": 1000})
     made.put(tmp_path, made.record("tuned/cifar10", seed))
     notes = " ".join(of(tables.main(tmp_path), "CIFAR-10").notes)
-    assert ("our PGD and ART's are 0.6 points apart on 1,000 images" in notes) == said
+    assert ("our PGD and ART's differ by 0.60 points on 1,000 images" in notes) == said
     assert "Contradiction" not in notes
 
 

@@ -32,7 +32,7 @@ def _apart(record: Record) -> Iterator[str]:
         ours, art, images = (value(seed, record.path, "attack", key) for key in ("pgd", "pgd_art", "samples"))
         if ours is not None and art is not None and abs(exact(ours) - exact(art)) > exact(0.005):
             gap, on = float(100 * abs(exact(ours) - exact(art))), f" on {images:,.0f} images" if images else ""
-            yield f"{record.row}, seed {seed.get('seed', '?')}: our PGD and ART's are {gap:.2g} points apart{on}."
+            yield f"{record.row}, seed {seed.get('seed', '?')}: our PGD and ART's differ by {gap:.2f} points{on}."
 
 
 def _contradictions(record: Record) -> Iterator[str]:

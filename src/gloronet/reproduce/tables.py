@@ -84,7 +84,7 @@ def summary(folder: Path) -> list[Table]:
     if absent:
         notes.append(f"Not measured yet: {'; '.join(absent)}.")
     measured = [r for r in records if r.family in ("tuned", "tuned-relu")]
-    return [Table("", columns, tuple(rows), (*notes, *audit.notes(measured)))]
+    return [Table("", columns, tuple(rows), (*notes, *_attacks(measured), *audit.notes(measured)))]
 
 
 TABLES: dict[str, Callable[[Path], list[Table]]] = {
