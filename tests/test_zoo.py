@@ -100,3 +100,9 @@ def test_the_list_names_every_net(capsys: pytest.CaptureFixture[str], monkeypatc
     assert cli.main(["zoo", "list"]) == 0
     shown = capsys.readouterr().out
     assert all(f"zoo:{name}" in shown for name in NAMES)
+
+
+@pytest.mark.parametrize("verb", ["certify", "lipschitz"])
+def test_a_verb_that_writes_into_its_run_leaves_the_zoo_alone(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([verb, "zoo:mnist-0.3"]) == 2
+    assert "zoo:mnist-0.3 is not a run folder; see it by: gloronet zoo check mnist-0.3" in capsys.readouterr().err

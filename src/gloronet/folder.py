@@ -18,7 +18,7 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from gloronet import data, models
+from gloronet import data, models, zoo
 from gloronet.config import Config, read_toml
 from gloronet.errors import ConfigError
 from gloronet.net import GloRoNet
@@ -31,9 +31,17 @@ console = Console(stderr=True)
 
 
 def open_run(run: Path, root: Path | None, device: str | None) -> tuple[Config, GloRoNet, data.Dataset]:
+    _require_own(run)
     net = load(run).to(pick_device(device))
     config = read_toml(run / "config.toml")
     return config, net, load_data(config.data.name, root)
+
+
+def _require_own(run: Path) -> None:
+    """A net of the zoo is part of the package: nothing is written beside it."""
+    if str(run).startswith(zoo.PREFIX):
+        name = str(run).removeprefix(zoo.PREFIX)
+        raise ConfigError(f"{run} is not a run folder; see it by: gloronet zoo check {name}")
 
 
 def build(config: Config, dataset: data.Dataset) -> GloRoNet:
@@ -55,6 +63,7 @@ def load_data(name: str, root: Path | None, shown: bool = True) -> data.Dataset:
 
 def bound_of(run: Path, net: GloRoNet) -> Bound:
     """The run's bound: read from bound.json where it is about this very net, proved and written otherwise."""
+    _require_own(run)
     path = run / "bound.json"
     with bar("bounding", None) as advance:
         proved = net.bound(lambda name: advance(0, f"bounding {name or 'the top'}"), known=_read_bound(path))

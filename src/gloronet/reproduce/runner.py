@@ -26,7 +26,8 @@ from gloronet.reproduce.records import TIGHTNESS
 SEEDS = {"tuned": (0, 1, 2), "tuned-relu": (0, 1, 2)}
 """Which seeds a family of rows is trained with; any other with seed 0 alone."""
 CHOSEN = {
-    "tuned": "on 5,000 training images held out (benchmarks/records/trials.jsonl), never on the test set",
+    "tuned": "on 5,000 training images held out (benchmarks/records/trials.jsonl), never on the test set; "
+    "the number of epochs by the GPU time there was",
     "averaged": "nothing was chosen: the trainings of the row with our settings, their logits averaged",
     "lmt": "nothing was chosen: the settings of the paper's GloRo (ReLU, CE), as it gives none for LMT",
     "smoothing": "nothing was chosen: a plain training with noise, σ as in the preset",
