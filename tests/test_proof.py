@@ -828,7 +828,7 @@ def test_the_float32_network_stays_within_delta(name: str, tmp_path: Path) -> No
     program = checker.read_program(content["program"], tensors)
     claims = checker.read_claims(content["bounds"], program)
     x = samples(net)
-    exact, sound = checker.evaluate(program, x.double().numpy())
+    exact, sound, lengths = checker.evaluate(program, x.double().numpy())
     assert sound.all()
     double, single = net._proof().program(x), net.logits(x).detach()
     for u, y in ((checker.U32, single.double().numpy()), (checker.U64, double.numpy())):
@@ -836,6 +836,12 @@ def test_the_float32_network_stays_within_delta(name: str, tmp_path: Path) -> No
         size = np.linalg.norm(x.flatten(1).double().numpy(), axis=1)[:, None, None]
         off = (y[:, :, None] - y[:, None, :]) - (exact[:, :, None] - exact[:, None, :])
         assert (np.abs(off) <= delta.constant + delta.slope * size).all()
+    ours, label = checker.logit_error(program, claims, "l2", checker.U64), exact.argmax(1)
+    measured = checker.error_at(program, claims, ours, lengths, label, checker.U32)
+    off = single.double().numpy() - exact
+    assert (np.abs(np.take_along_axis(off, label[:, None], 1) - off) <= measured).all()
+    through_x = checker.logit_error(program, claims, "l2", checker.U32).rows(label, lengths["input"])
+    assert (measured <= through_x * (1 + 1e-6)).all()
 
 
 @quick

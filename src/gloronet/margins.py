@@ -49,21 +49,32 @@ def lead_down(logits: Tensor, label: Tensor, lost: Tensor) -> Tensor:
     return lead - lead.abs() * (2.0 * U64) - lost
 
 
+def reach_down(lead: Tensor, margins: Tensor) -> Tensor:
+    """How far the input must move before a class catches up: lead/K, rounded down, entry by entry.
+
+    With leads from below and margins from above. K = 0: the two logits move together, so any positive lead
+    lasts for ever. 0 where a lead is not positive, or unknown.
+
+    >>> reach_down(torch.tensor([2.0, 3.0, 0.0]), torch.tensor([4.0, 0.0, 0.0]))
+    tensor([0.5000,    inf, 0.0000])
+    """
+    reach = torch.nextafter(lead / margins, torch.zeros_like(lead))
+    reach = torch.where(margins == 0, torch.inf, reach)
+    return torch.where(lead > 0, reach, 0.0)
+
+
 def radius_down(lead: Tensor, margins: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
     """r = min_{i≠j} lead_i/K_ji rounded down, j = label, and the least lead: (B, m), (B, m), (B,) → two (B,).
 
-    With leads from below and margins from above: nearer than r no class i overtakes j. K_ji = 0: the two
-    logits move together, so any positive lead lasts for ever. 0 where a lead is not positive, or unknown.
+    Nearer than r no class i overtakes j.
 
     >>> lead, margins = torch.tensor([[0.0, 2.0, 3.0]]), torch.tensor([[0.0, 4.0, 0.0]])
     >>> radius_down(lead, margins, torch.tensor([0]))
     (tensor([0.5000]), tensor([2.]))
     """
-    radius = torch.nextafter(lead / margins, torch.zeros_like(lead))
-    radius = torch.where(margins == 0, torch.inf, radius)
-    radius = torch.where(lead > 0, radius, 0.0)
+    reach = reach_down(lead, margins)
     own = torch.arange(lead.shape[1], device=lead.device) == label[:, None]
-    return radius.masked_fill(own, torch.inf).amin(1), lead.masked_fill(own, torch.inf).amin(1)
+    return reach.masked_fill(own, torch.inf).amin(1), lead.masked_fill(own, torch.inf).amin(1)
 
 
 def pairwise_margins(constant: float | Tensor, weight: Tensor, form: str, norm: str = "l2") -> Tensor:

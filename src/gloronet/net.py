@@ -11,9 +11,9 @@ the bound is computed once for that Program and its tensors, and again when any 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from gloronet.config import FORMS, NORMS, parse_epsilon
 from gloronet.errors import ConfigError, GloroError
 from gloronet.margins import bottom_logit, lead_down, pairwise_margins, radius_down
-from gloronet.operators.rounding import U32, U64, norms_up, require_gradual_underflow
+from gloronet.operators.rounding import U32, U64, as_written, norms_up, require_gradual_underflow
 from gloronet.operators.rules import evaluating
 from gloronet.program import (
     Bound,
@@ -35,8 +35,8 @@ from gloronet.program import (
     settle,
     trace,
 )
-from gloronet.program.bound import steps
-from gloronet.program.error import LARGEST, LogitError, logit_error, require_stated, sample_error
+from gloronet.program.bound import ChainBound, steps
+from gloronet.program.error import LARGEST, LogitError, SampleError, logit_error, require_stated, sample_error
 from gloronet.program.structure import structure
 
 BOTTOM = -1
@@ -81,6 +81,26 @@ class LayerRow:
     bound: float
 
 
+def explained(
+    layers: Sequence[LayerRow], chains: Sequence[ChainBound], constant: float, largest: float, form: str, norm: str
+) -> str:
+    """A table of the layers, which of them costs the most, and the constants they make."""
+    worst = max(layers[:-1], key=lambda layer: layer.bound, default=None)
+    lines = [f"{'layer':<16} {'rule':<10} {'estimate':>12} {'bound':>12}  how"]
+    for row in layers:
+        mark = "  <- costs the most" if row is worst and row.bound > 1 else ""
+        name = row.name or "(top)"
+        lines.append(f"{name:<16} {row.rule:<10} {row.estimate:>12.6f} {row.bound:>12.6f}  {row.method}{mark}")
+    for chain in chains:
+        apart = math.prod(layer.bound for layer in layers[chain.first : chain.last + 1])
+        names = f"{layers[chain.first].name} to {layers[chain.last].name}"
+        lines.append(f"{names} as one operator: {chain.value:.6f} ({chain.method}) for {apart:.6f}")
+    lines.append(
+        f"K up to the last hidden layer: {constant:.6f}; largest margin constant: {largest:.6f} ({form} form, {norm})"
+    )
+    return "\n".join(lines)
+
+
 class GloRoNet(nn.Module):
     """Wraps `module`, whose last operation is linear, so that it certifies its answers at `epsilon`."""
 
@@ -115,6 +135,7 @@ class GloRoNet(nn.Module):
 
     # What the network is
 
+    @as_written
     def program(self) -> Program:
         """What the module computes in eval mode, traced again when its structure changed."""
         now = (self.input_shape, structure(self.module))
@@ -155,12 +176,19 @@ class GloRoNet(nn.Module):
             y = self.logits(x)
             bottom = bottom_logit(y, self.lipschitz_estimate(), self.epsilon)
             return torch.cat([y, bottom[:, None].to(y.dtype)], 1)
-        with torch.autocast(x.device.type, enabled=False), evaluating(self.module):
+        return self._answer(x)
+
+    @as_written
+    def _answer(self, x: Tensor) -> Tensor:
+        """The logits of the module's own operations, also where it was compiled, and ⊥ by the bound."""
+        eager = torch.compiler.set_stance("force_eager")
+        with torch.autocast(x.device.type, enabled=False), evaluating(self.module), eager:
             y = self.logits(x)
         bottom = self._proved_bottom(x, y)
         unusable = ~torch.isfinite(y).all(1, keepdim=True)
         return torch.cat([y.masked_fill(unusable, -torch.inf), bottom[:, None]], 1)
 
+    @as_written
     def lipschitz_estimate(self, iterations: int | None = None) -> Tensor:
         """m×m margins from below, differentiable. In `train()` the power iterates advance; `eval()` mutates nothing.
 
@@ -214,6 +242,7 @@ class GloRoNet(nn.Module):
         """
         return self._proof(progress, known).bound
 
+    @as_written
     @torch.no_grad()
     def certify(
         self,
@@ -225,27 +254,20 @@ class GloRoNet(nn.Module):
         """Labels with proved radii, from an evaluation in float64 less its own rounding error.
 
         `"real"`: about the exact function of the stored weights. `"float32"`: about the float32 network as it
-        runs on a CPU, at every x′ of the ball: what its own rounding can do there, δ(‖x‖ + r), is taken off
-        as well; `per_sample` bounds δ at each sample instead of through ‖x‖, for a second forward pass.
+        runs on a CPU, at every x′ of the ball: what its own rounding can do there, δ(x) + slope·r, is taken off
+        as well; `per_sample` bounds it entry by entry instead of through norms, for a second forward pass.
         """
         self._check_semantics(semantics)
         self._check(x)
         eps = self.epsilon if epsilon is None else parse_epsilon(epsilon)
-        proof = self._proof()
         with torch.autocast(x.device.type, enabled=False):
-            y = proof.program(x)
-            label = y.argmax(1)
-            size = norms_up(x.flatten(1))
-            lost, _ = proof.error(U64).rows(size, label)
-            margins = proof.bound.margins.to(y.device)[label]
-            lead = lead_down(y, label, lost)
-            if semantics == "float32":
-                lead, margins = proof.float32(x, size, label, lead, margins, per_sample)
+            centre = self._proof().at(x, semantics, per_sample)
+            label = centre.logits.argmax(1)
+            lead, margins = centre.leads(label)
         radius, least = radius_down(lead, margins, label)
-        sound = torch.isfinite(y).all(1) & torch.isfinite(least) & (proof.reach(U64, size) > 0)
-        if semantics == "float32":
-            radius = torch.minimum(radius, proof.reach(U32, size))
-        radius = torch.where(sound, radius, 0.0)
+        sound, limit = centre.scope()
+        sound &= torch.isfinite(least)
+        radius = torch.where(sound, torch.minimum(radius, limit), 0.0)
         return Certificates(label, radius, torch.where(sound, least, -torch.inf), eps, semantics)
 
     def layers(self, iterations: int = 200) -> list[LayerRow]:
@@ -264,27 +286,16 @@ class GloRoNet(nn.Module):
 
     def explain(self) -> str:
         """A table: each layer's rule, estimate and bound, and which layer costs the most."""
-        rows = self.layers()
         proved = self.bound()
-        worst = max(rows[:-1], key=lambda row: row.bound, default=None)
-        lines = [f"{'layer':<16} {'rule':<10} {'estimate':>12} {'bound':>12}  how"]
-        for row in rows:
-            mark = "  <- costs the most" if row is worst and row.bound > 1 else ""
-            name = row.name or "(top)"
-            lines.append(
-                f"{name:<16} {row.rule:<10} {row.estimate:>12.6f} {row.bound:>12.6f}  {row.method}{mark}"
-            )
-        for chain in proved.chains:
-            apart = math.prod(layer.value for layer in proved.layers[chain.first : chain.last + 1])
-            names = f"{proved.layers[chain.first].name} to {proved.layers[chain.last].name}"
-            lines.append(f"{names} as one operator: {chain.value:.6f} ({chain.method}) for {apart:.6f}")
-        lines.append(
-            f"K up to the last hidden layer: {proved.constant:.6f}; "
-            f"largest margin constant: {float(proved.margins.max()):.6f} ({self.form} form, {self.norm})"
+        return explained(
+            self.layers(), proved.chains, proved.constant, float(proved.margins.max()), self.form, self.norm
         )
-        return "\n".join(lines)
 
     # How
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For a copy: without what was traced and proved, which is about this module and not the copy's."""
+        return super().__getstate__() | {"_traced": None, "_proved": None}
 
     def speaks_of(self, semantics: str) -> bool:
         """Whether this net can be certified under these semantics."""
@@ -294,6 +305,7 @@ class GloRoNet(nn.Module):
             return False
         return True
 
+    @as_written
     def _proof(self, progress: Callable[[str], None] | None = None, known: Bound | None = None) -> _Proof:
         require_gradual_underflow()
         program = self.program()
@@ -322,17 +334,30 @@ class GloRoNet(nn.Module):
         own = torch.arange(y.shape[1], device=y.device) == label[:, None]
         bottom = raised.masked_fill(own, -torch.inf).amax(1)
         bottom = torch.where(torch.isfinite(y64).all(1), bottom, torch.inf)
-        sure = proof.reach(unit, size) > 0
+        sure, top = proof.reach(unit, size) > 0, y64.amax(1)
         if x.device.type != "cpu" or any(op.kind.elementary for op in proof.traced.ops):
             # No error is stated for these logits (TF32, Winograd, tanh): the verdict is that of float64.
-            c = self.certify(x)
-            sure, top = c.certified & (c.label == label), y64.amax(1)
-            bottom = torch.minimum(bottom, top - top.abs() * 1e-3 - 1e-30)
+            agreed = self._certified_as(x, label, torch.ones_like(sure))
+            sure = agreed
+        else:
+            # In a deep net ‖x‖ alone says too little of float32: where only its rounding is in doubt, ask float64.
+            ahead = top > (y64 + self.epsilon * margins).masked_fill(own, -torch.inf).amax(1)
+            agreed = self._certified_as(x, label, ahead & ~(sure & (top > bottom)) & (unit <= U32))
+            sure = sure | agreed
+        bottom = torch.where(agreed, torch.minimum(bottom, top - top.abs() * 1e-3 - 1e-30), bottom)
         bottom = torch.where(sure, bottom, torch.inf)
         # Up, past what rounding the sum and the conversion can hide; two steps so that a tie is ⊥'s.
         rounded = (bottom + bottom.abs() * (8.0 * U64)).to(y.dtype)
         infinity = torch.full_like(rounded, torch.inf)
         return torch.nextafter(torch.nextafter(rounded, infinity), infinity).nan_to_num(torch.inf, torch.inf)
+
+    def _certified_as(self, x: Tensor, label: Tensor, asked: Tensor) -> Tensor:
+        """Which of the samples asked about are certified with that label, by their own evaluation in float64."""
+        agreed = torch.zeros_like(asked)
+        if asked.any():
+            c = self.certify(x[asked])
+            agreed[asked] = c.certified & (c.label == label[asked])
+        return agreed
 
     def _unrounded(self) -> torch.autocast:
         """Autocast switched off where the tensors are: constants and bounds must not see them in bf16."""
@@ -397,19 +422,49 @@ class _Proof:
             self._errors[unit] = logit_error(self.program, self.bound, unit)
         return self._errors[unit]
 
-    def float32(
-        self, x: Tensor, size: Tensor, label: Tensor, lead: Tensor, margins: Tensor, per_sample: bool
-    ) -> tuple[Tensor, Tensor]:
-        """lead − δ and K + δ's slope: with them the radius is where float32 could first answer otherwise."""
-        lost, slope = self.error(U32).rows(size, label)
-        if per_sample:
-            lost, slope = sample_error(self.program, self.bound, self.error(U64), x, label, U32)
-        return lead - lost - lead.abs() * (2.0 * U64), (margins + slope) * (1.0 + 2.0 * U64)
+    def at(self, x: Tensor, semantics: str, per_sample: bool) -> _Centre:
+        """x evaluated in float64, for claims about what is near it."""
+        single = self.float32(x, per_sample) if semantics == "float32" else None
+        return _Centre(self, norms_up(x.flatten(1)), self.program(x) if single is None else single.logits, single)
+
+    def float32(self, x: Tensor, close: bool) -> SampleError:
+        """The logits at x in float64, and what the float32 net can lose near x."""
+        return sample_error(self.program, self.bound, self.error(U64), x, U32, close)
 
     def reach(self, unit: float, size: Tensor) -> Tensor:
         """How far from an x of this norm no sum can overflow; 0 at x itself, as a ReLU may hide an infinity."""
         peak = self.error(unit).peak
         return ((LARGEST.get(unit, 0.0) - peak.constant) / peak.slope - size).clamp(min=0.0)
+
+
+class _Centre(NamedTuple):
+    """The logits at x, and what may be claimed about every x′ near it."""
+
+    proof: _Proof
+    size: Tensor
+    logits: Tensor
+    single: SampleError | None
+    """What the float32 net can lose near x; None where the claims are about the exact function."""
+
+    def leads(self, label: Tensor) -> tuple[Tensor, Tensor]:
+        """Two (B, m): the leads of `label` from below and K from above. Nearer than lead/K no class overtakes it.
+
+        For `"float32"` that is where float32 could first see it overtaken.
+        """
+        lost, _ = self.proof.error(U64).rows(self.size, label)
+        lead = lead_down(self.logits, label, lost)
+        margins = self.proof.bound.margins.to(lead.device)[label]
+        if self.single is None:
+            return lead, margins
+        rounded, slope = self.single.rows(label)
+        return lead - rounded - lead.abs() * (2.0 * U64), (margins + slope) * (1.0 + 2.0 * U64)
+
+    def scope(self) -> tuple[Tensor, Tensor]:
+        """Two (B,): where anything can be claimed (no NaN, infinity or overflow), and how far from x at most."""
+        sound = torch.isfinite(self.logits).all(1) & (self.proof.reach(U64, self.size) > 0)
+        if self.single is None:
+            return sound, torch.full_like(self.size, torch.inf)
+        return sound, self.proof.reach(U32, self.size)
 
 
 def _buffer(output: str) -> str:

@@ -41,6 +41,8 @@ def save(net: GloRoNet, path: str | Path, config: Config | None = None) -> None:
 
     Saving the same again changes nothing. Another model or other settings in the folder are never replaced.
     """
+    if not isinstance(net, GloRoNet):
+        raise ConfigError(f"save takes the GloRoNet itself, not {type(net).__name__}.")
     run, described = Path(path), _describe(net)
     content = tensors_to_bytes(net.state_dict(), {"gloronet": json.dumps(described)})
     model = run / "model.safetensors"

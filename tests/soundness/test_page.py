@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 from tests.soundness.cases import PAGE
@@ -32,8 +31,3 @@ def test_no_bar_breaks_the_table() -> None:
     """A cell with a | in it would be two."""
     rows = [line for line in WRITTEN.splitlines() if line.startswith("|")]
     assert all(line.count("|") == 5 for line in rows)
-
-
-def test_linked_files_exist() -> None:
-    links = re.findall(r"\]\(([^)#:]+)\)", TEXT)
-    assert all((PAGE.parent / link).exists() for link in links)

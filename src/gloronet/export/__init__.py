@@ -5,16 +5,17 @@
 The claim is that of `semantics="float32"`, about the exported graph itself as onnxruntime runs it on a CPU: every
 float32 x′ with ‖x′ − x‖ < radius gets from it the label of x; in whatever batch, with however many threads.
 
-Why. Let ŷ be the graph's float32 logits, j = argmax ŷ(x), y the exact ones, and δ_ij(t) = a + s·t, what float32
-evaluation can do to a margin at an input of norm t or less (program/error.py). Then for ‖x′ − x‖ ≤ r
+Why. Let ŷ be the graph's float32 logits, j = argmax ŷ(x), y the exact ones, and δ_ij + s_ij·r what float32 evaluation
+can do to a margin within r of x. The graph finds δ_ij from the sizes of its own values at x (losses.py); s_ij is a
+constant (program/error.py). Then for ‖x′ − x‖ ≤ r
 
-    (ŷ_j − ŷ_i)(x)  ≤ (y_j − y_i)(x) + δ(‖x‖)                    the centre is itself a float32 evaluation
+    (ŷ_j − ŷ_i)(x)  ≤ (y_j − y_i)(x) + δ_ij                      the centre is itself a float32 evaluation
     (y_j − y_i)(x′) ≥ (y_j − y_i)(x) − K_ij·r                    the bound
-    (ŷ_j − ŷ_i)(x′) ≥ (y_j − y_i)(x′) − δ(‖x‖ + r)               and so is the other point
+    (ŷ_j − ŷ_i)(x′) ≥ (y_j − y_i)(x′) − δ_ij − s_ij·r            and so is the other point
 
-so i cannot overtake j while r < (ŷ_j − ŷ_i − 2(a + s‖x‖))/(K_ij + s). The graph takes off twice the error of a
+so i cannot overtake j while r < (ŷ_j − ŷ_i − 2δ_ij)/(K_ij + s_ij). The graph takes off twice the error of a
 float64 evaluation as well: `certify`, which evaluates anew and may be off by that, then never answers a smaller
-radius, so ONNX ≤ "float32" ≤ "real". After the logits all is float64, from constants rounded outwards by
+radius, so ONNX ≤ "float32" ≤ "real". After logits and sizes all is float64, from constants rounded outwards by
 thousands of roundings where each formula has a dozen. ‖x‖ and r beyond which a float32 sum could overflow are
 refused, and so is whatever is not finite. As s > 0, K_ij = 0 needs no case of its own; a tie has a lead of 0.
 """
@@ -22,7 +23,6 @@ refused, and so is whatever is not finite. As s > 0, K_ij = 0 needs no case of i
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -72,10 +72,8 @@ def export_onnx(
     default = parse_epsilon(epsilon) if epsilon is not None else net.epsilon
     proof = net._proof()
     graph = Graph(onnx)
-    network(graph, proof.program)
-    entries = math.prod(net.input_shape)
-    constants = safe_constants(proof.bound.margins, proof.error(U32), proof.error(U64), entries)
-    certificates(graph, constants, entries)
+    names = network(graph, proof.program)
+    certificates(graph, names, safe_constants(proof.program, proof.bound, proof.error(U32), proof.error(U64)))
     model = _model(graph, net, default)
     about = {
         "format": FORMAT,

@@ -43,6 +43,8 @@ from gloronet.program.program import INPUT
 Rule = Callable[..., str]
 RULES: dict[type[Operator], Rule] = {}
 """Operator → (graph, operator, names of its inputs) → name of its output. Exact types: nothing is inherited."""
+LONGEST, SHORTEST = 256, 32
+"""Sums of a dense layer are split into parts so long."""
 
 
 def onnx_rule(*kinds: type[Operator]) -> Callable[[Rule], Rule]:
@@ -53,8 +55,8 @@ def onnx_rule(*kinds: type[Operator]) -> Callable[[Rule], Rule]:
     return register
 
 
-def network(g: Graph, program: FrozenProgram) -> None:
-    """Every operation of the Program as nodes, from `x` to `logits`."""
+def network(g: Graph, program: FrozenProgram) -> dict[str, str]:
+    """Every operation of the Program as nodes, from `x` to `logits`; answers where each value is found."""
     names = {INPUT: "x"}
     sums: set[str] = set()
     """Values that a linear operation just summed: see above."""
@@ -67,13 +69,40 @@ def network(g: Graph, program: FrozenProgram) -> None:
         moved = isinstance(operator, Reshape | Permute | PixelUnshuffle | Concat | Pad | CircularPad)
         if isinstance(operator, LinearOperator) or (moved and sums.intersection(inputs)):
             sums.add(output)
-    g.nodes[-1].output[0] = "logits"  # of the head's Gemm: a dense layer without `skip` is the last operation
+    g.nodes[-1].output[0] = "logits"  # of the head: a dense layer without `skip` is the last operation
+    return names
+
+
+def parts(inside: int) -> int:
+    """Into how many sums of at most LONGEST products each the graph splits a dense layer's; 1 where none are even.
+
+    >>> parts(256), parts(4096), parts(3136), parts(1031)
+    (1, 16, 14, 1)
+    """
+    even = (count for count in range(-(-inside // LONGEST), inside // SHORTEST + 1) if inside % count == 0)
+    return next(even, 1)
+
+
+def roundings(op: Operator) -> int:
+    """Of one evaluation in the graph, as `Arithmetic.terms`: fewer where sums are split."""
+    terms = op.arithmetic().terms
+    if not isinstance(op, Dense):
+        return terms
+    inside = op.weight.shape[1]
+    return terms - inside + inside // parts(inside) + parts(inside) - 1
 
 
 @onnx_rule(Dense)
 def _dense(g: Graph, op: Dense, x: str) -> str:
-    tensors = [g.single(t) for t in (op.weight, op.bias) if t is not None]
-    y = g.add("Gemm", x, *tensors, transB=1)
+    count, inside = parts(op.weight.shape[1]), op.weight.shape[1]
+    if count == 1:
+        y = g.add("Gemm", x, *(g.single(t) for t in (op.weight, op.bias) if t is not None), transB=1)
+    else:
+        # What a sum can lose grows with its length: (part, batch, inside) @ (part, inside, outside) keeps it short.
+        each = g.add("Transpose", g.add("Reshape", x, g.whole([0, count, inside // count])), perm=[1, 0, 2])
+        products = g.add("MatMul", each, g.single(op.weight.T.reshape(count, inside // count, -1)))
+        y = g.add("ReduceSum", products, g.whole([0]), keepdims=0)
+        y = y if op.bias is None else g.add("Add", y, g.single(op.bias))
     return g.add("Add", x, y) if op.skip else y
 
 

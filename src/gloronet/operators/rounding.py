@@ -6,7 +6,10 @@ Assumed: IEEE round-to-nearest, unit roundoff u = 2⁻⁵³, no Strassen-like ma
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,6 +22,25 @@ TINY = 2.0**-1074
 """The smallest positive float64: what one underflow can cost."""
 SMALLEST_NORMAL = 2.0**-1022
 """From here on multiplying by a power of two is exact."""
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def as_written(function: Callable[P, T]) -> Callable[P, T]:
+    """Keeps torch.compile out of a function and of all it calls.
+
+    Roundings are counted for the operations that stand in the code, in their order; a compiler may regroup,
+    fuse and replace them.
+    """
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        # Only now: to decorate by it would load the compiler with the library, a second for nothing.
+        return torch.compiler.disable(function)(*args, **kwargs)
+
+    return call
 
 
 def require_gradual_underflow() -> None:
@@ -135,3 +157,14 @@ def norms_up(rows: Tensor, order: int = 2) -> Tensor:
     value = torch.nextafter(value, torch.full_like(value, math.inf))
     value = torch.where(largest > 0, value, torch.zeros_like(value))
     return torch.where(finite, value, torch.full_like(value, math.inf))
+
+
+def lengths_up(values: Tensor) -> Tensor:
+    """At least the exact ℓ2 norm of each value of a batch, (B, …) float64 → (B,), in one pass.
+
+    For what may be off by 2⁻⁵⁰⁰, which squares that underflow cost at the most, and infinite from 2⁵¹¹ on.
+    """
+    flat = values.flatten(1)
+    n = flat.shape[1]
+    size = torch.linalg.vector_norm(flat, dim=1)
+    return (size + (n + 1) * 2.0**-500) * (1.0 + 2.0 * gamma(n + 8))

@@ -1,7 +1,7 @@
 """The one object that carries the design: what a network really computes."""
 
 from gloronet.program.bound import Bound, LayerBound, bound, head
-from gloronet.program.error import LogitError, logit_error, sample_error
+from gloronet.program.error import LogitError, SampleError, logit_error, sample_error
 from gloronet.program.estimate import SplitEstimate, advance, estimate, settle
 from gloronet.program.program import FrozenProgram, Op, Program
 from gloronet.program.trace import trace
@@ -13,6 +13,7 @@ __all__ = [
     "LogitError",
     "Op",
     "Program",
+    "SampleError",
     "SplitEstimate",
     "advance",
     "bound",

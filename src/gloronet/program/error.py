@@ -14,14 +14,17 @@ Spectral norms carry the error on; |A| counts only where a rounding is injected.
 
     |(ŷ_j − ŷ_i) − (y_j − y_i)| ≤ δ_ij = ‖w_j − w_i‖·D + Σ_{c ∈ {i,j}} κ(‖w_c‖·(‖z‖ + D) + |b_c|) + underflow.
 
-`logit_error` bounds sizes through ‖x‖ alone: δ = constant + slope·(‖x‖ + r), three numbers a pair and net,
-so it costs nothing per sample. `sample_error` takes |A||z| at the sample itself, which is tighter, for the
-price of a second forward pass: δ = constant(x) + slope·r.
+`logit_error` bounds sizes through ‖x‖ alone: δ = constant + slope·(‖x‖ + r), three numbers a pair and net.
+That is enough for float64. In a deep net ‖x‖ times the constants is far above what the values really are, and
+float32 has no digits to spare: `sample_error` measures ‖z(x)‖ in the very evaluation a certificate rests on,
+δ = constant(x) + slope·r. Where it is told to be `close`, it takes ‖|A||z(x)|‖ for ‖|A|‖·‖z(x)‖, which is tighter
+still, for the price of a second forward pass.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -30,7 +33,7 @@ from torch import Tensor
 from gloronet.errors import UnsupportedOperation
 from gloronet.operators.base import Arithmetic, Operator
 from gloronet.operators.dense import Dense
-from gloronet.operators.rounding import TINY, U32, U64, gamma, norms_up, product, root, total
+from gloronet.operators.rounding import TINY, U32, U64, gamma, lengths_up, norms_up, product, root, total
 from gloronet.program.bound import Bound, prove_margins
 from gloronet.program.program import INPUT, FrozenProgram, Program
 
@@ -88,14 +91,14 @@ def logit_error(program: FrozenProgram, proved: Bound, unit: float = U64) -> Log
         size_in, error_in = (_join(which, op.inputs) for which in (size, error))
         size[op.output] = size_in.times(constant).plus(Affine(loss.offset, 0.0))
         summed = size_in.plus(error_in).times(loss.gain).plus(Affine(loss.offset, 0.0))
-        local = summed.times(gamma(loss.terms, unit)).plus(_underflow(loss, operator, smallest))
+        local = summed.times(gamma(loss.terms, unit)).plus(Affine(underflow(loss, operator, smallest), 0.0))
         error[op.output] = error_in.times(constant).plus(local)
         peak = Affine(max(peak.constant, summed.constant), max(peak.slope, summed.slope))
     last, head = program.ops[-1], program.operators[-1]
     assert isinstance(head, Dense)
     both = size[last.inputs[0]].plus(error[last.inputs[0]])
     d = error[last.inputs[0]]
-    distance, rows, bias = _head(head)
+    distance, rows, bias = head_norms(head)
     kappa = gamma(head.weight.shape[1] + 1, unit)
     constant_c = kappa * (rows * both.constant + bias) * SAFE + head.weight.shape[1] * smallest
     slope_c = kappa * (rows * both.slope) * SAFE + TINY  # in this order: κ‖w‖ alone may underflow
@@ -108,11 +111,31 @@ def logit_error(program: FrozenProgram, proved: Bound, unit: float = U64) -> Log
     )
 
 
+class SampleError(NamedTuple):
+    """δ_ij(x, r) = constant(x) + slope·r at each sample, beside the float64 logits it was found with."""
+
+    logits: Tensor
+    carried: Tensor
+    """(B,): D at r = 0."""
+    moving: float
+    """D's slope in r."""
+    own: Tensor
+    """(B, m): what each logit's own sum loses at r = 0, and `own_slope` (m,) that in r."""
+    own_slope: Tensor
+    distance: Tensor
+
+    def rows(self, label: Tensor) -> tuple[Tensor, Tensor]:
+        """(δ at r = 0, its slope in r) of each sample's label against each class: two (B, m)."""
+        own = self.own + self.own.gather(1, label[:, None])
+        slope = (self.distance * self.moving + self.own_slope[:, None] + self.own_slope) * SAFE
+        return (self.distance[label] * self.carried[:, None] + own) * SAFE, slope[label]
+
+
 @torch.no_grad()
 def sample_error(
-    program: FrozenProgram, proved: Bound, double: LogitError, x: Tensor, label: Tensor, unit: float
-) -> tuple[Tensor, Tensor]:
-    """(δ at r = 0, its slope in r) of each sample's label against each class, with |A||z| taken at the sample.
+    program: FrozenProgram, proved: Bound, double: LogitError, x: Tensor, unit: float, close: bool = False
+) -> SampleError:
+    """δ for an evaluation with unit roundoff `unit` within r of each sample, sizes measured at the sample.
 
     z is evaluated in float64; `double` says how far that may be from the exact z.
     """
@@ -131,26 +154,31 @@ def sample_error(
         d1 = total(*(moving[name] for name in op.inputs))
         away = total(*(reach[name] for name in op.inputs))
         values[op.output] = operator(*inputs)
-        off = sum((double.values[name].at(norm) for name in op.inputs), torch.zeros_like(norm))
-        injected = operator.injected(*inputs) + loss.gain * (off + d0) if loss.terms else torch.zeros_like(d0)
-        underflow = _underflow(loss, operator, smallest).constant
-        fixed[op.output] = (constant * d0 + kappa * injected + underflow) * SAFE
+        fixed[op.output] = constant * d0
+        if loss.terms:
+            off = sum((double.values[name].at(norm) for name in op.inputs), d0)
+            injected = operator.injected(*inputs) if close else _through_norms(loss, inputs)
+            fixed[op.output] += kappa * (injected + loss.gain * off) + underflow(loss, operator, smallest)
+        fixed[op.output] *= SAFE
         moving[op.output] = total(product(constant, d1), product(kappa, loss.gain, total(away, d1)))
         reach[op.output] = product(constant, away)
     last, head = program.ops[-1], program.operators[-1]
     assert isinstance(head, Dense)
     z, d0 = values[last.inputs[0]], fixed[last.inputs[0]]
     d1, away = moving[last.inputs[0]], reach[last.inputs[0]]
-    distance, rows, _ = (t.to(x.device) for t in _head(head))
+    distance, rows, bias = (t.to(x.device) for t in head_norms(head))
     kappa = gamma(head.weight.shape[1] + 1, unit)
     off = double.values[last.inputs[0]].at(norm)
-    local = kappa * (head.magnitude(z) + rows * (d0 + off)[:, None]) * SAFE
-    local = local + head.weight.shape[1] * smallest
-    slope = kappa * (rows * total(away, d1)) * SAFE + TINY
-    own = local.gather(1, label[:, None])
-    constant_ij = (distance[label] * d0[:, None] + local + own) * SAFE
-    slope_ij = (distance * d1 + slope[:, None] + slope[None, :]) * SAFE
-    return constant_ij, slope_ij[label]
+    local = head.magnitude(z) if close else lengths_up(z)[:, None] * rows + bias
+    own = kappa * (local + rows * (d0 + off)[:, None]) * SAFE + head.weight.shape[1] * smallest
+    own_slope = kappa * (rows * total(away, d1)) * SAFE + TINY
+    return SampleError(head(z), d0, d1, own, own_slope, distance)
+
+
+def _through_norms(loss: Arithmetic, inputs: Sequence[Tensor]) -> Tensor:
+    """gain·‖z‖ + offset, (B,), rounded up but for what SAFE covers."""
+    size = sum((lengths_up(z) for z in inputs[1:]), lengths_up(inputs[0]))
+    return loss.gain * size + loss.offset
 
 
 def require_stated(program: Program) -> None:
@@ -174,14 +202,12 @@ def _join(values: dict[str, Affine], names: tuple[str, ...]) -> Affine:
     return joined
 
 
-def _underflow(loss: Arithmetic, operator: Operator, smallest: float) -> Affine:
-    if loss.terms == 0:
-        return Affine(0.0, 0.0)
-    entries = math.prod(operator.output_shape)
-    return Affine(product(float(loss.terms), root(float(entries)), smallest), 0.0)
+def underflow(loss: Arithmetic, operator: Operator, smallest: float) -> float:
+    """What underflow can cost in one evaluation, as a norm."""
+    return product(float(loss.terms), root(float(math.prod(operator.output_shape))), smallest)
 
 
-def _head(head: Dense) -> tuple[Any, Any, Any]:
+def head_norms(head: Dense) -> tuple[Any, Any, Any]:
     """‖w_j − w_i‖, ‖w_c‖ and |b_c|, rounded up."""
     distance = prove_margins(1.0, head.weight, "margin", "l2")
     rows = norms_up(head.weight).cpu()

@@ -19,7 +19,8 @@ from gloronet.operators.rules import MODULE_RULES
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 _CODE = (type, ModuleType, FunctionType)
-_OWN = frozenset(("training", "_parameters", "_buffers", "_modules", *_HOOKS))
+_OWN = frozenset(("training", "_parameters", "_buffers", "_modules", "_compiled_call_impl", *_HOOKS))
+"""Told apart above, or no part of the function: compiled code is for training, nothing is proved of it."""
 
 
 def structure(module: nn.Module) -> tuple[Any, ...]:

@@ -59,6 +59,11 @@ def trace(module: nn.Module, input_shape: Shape) -> Program:
     Raises UnsupportedOperation, naming the place and the remedy, for whatever no rule bounds.
     """
     shape = tuple(input_shape)
+    if hasattr(module, "_orig_mod"):
+        raise UnsupportedOperation(
+            f"This is torch.compile's wrapper of {type(module._orig_mod).__name__}. Wrap the module itself; "
+            "net.module.compile() then compiles it in place."
+        )
     program = _Reader(module, shape, _export(module, shape)).read()
     with evaluating(module), torch.no_grad():
         module(_sample(module, shape, 1))  # a real run: torch.export takes back what it changes

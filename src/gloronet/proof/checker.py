@@ -50,10 +50,14 @@ error bounds below, u = 2⁻⁵³, γ_n = nu/(1 − nu).
         size′ = K·size + ‖f(0)‖,   error′ = K·error + γ_n(‖|A|‖(size + error) + ‖f(0)‖) + n√entries·tiny,
         δ_ij = ‖w_j − w_i‖·error + Σ_{c ∈ {i,j}} (γ_n(‖w_c‖(size + error) + |b_c|) + n·tiny).
 
-    With u = 2⁻⁵³ that is the error of our own evaluation, with u = 2⁻²⁴ that of the float32 network.
+    With u = 2⁻⁵³ that is the error of our own evaluation. For the float32 network, u = 2⁻²⁴, the sizes ‖z(x)‖ are
+    measured in that evaluation instead: with ‖z‖ ≤ ‖ẑ(x)‖ + its error, at x, and ‖x′ − x‖ ≤ r,
+
+        carried′ = K·carried + γ_n(‖|A|‖(‖z‖ + carried) + ‖f(0)‖) + n√entries·tiny,   slope as above,
+        δ_ij = ‖w_j − w_i‖·carried + Σ_{c ∈ {i,j}} (γ_n(‖w_c‖(‖z‖ + carried) + |b_c|) + n·tiny) + slope_ij·r.
  6. Certificates.  ŷ is evaluated here in float64; the lead of the label over class i is at least
     p_i = ŷ_label − ŷ_i − δ_i. Needed: claimed margin ≤ min p_i, and for a claimed radius r > 0 and every i
-    "real": r·K_i ≤ p_i;  "float32": r·(K_i + slope_i) + constant_i + slope_i·‖x‖ ≤ p_i;  and p_i > 0.
+    "real": r·K_i ≤ p_i;  "float32": r·(K_i + slope_i) + δ_i(x) ≤ p_i, δ_i(x) that at r = 0;  and p_i > 0.
 """
 
 from __future__ import annotations
@@ -121,22 +125,27 @@ def main(argv: Sequence[str] | None = None, prog: str = "checker.py") -> int:
         return int(stop.code or 0)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal that cannot write ≤ still gets the answer
+    verdict = judge(given.proof, given.model, given.inputs, given.trust_user_rules, print)
+    return 0 if verdict["accepted"] else 1
+
+
+def judge(proof: Path, model: Path, inputs: Path | None, trust_user_rules: bool, say: Say) -> dict[str, Any]:
+    """`accepted`, and what was found or the reason why not; `say` hears the same, line by line."""
     try:
         with np.errstate(all="ignore"):
-            check(given.proof, given.model, given.inputs, given.trust_user_rules, print)
-    except Rejected as reason:
-        print(f"REJECTED: {reason}")
+            return {"accepted": True, **check(proof, model, inputs, trust_user_rules, say)}
+    except Rejected as rejected:
+        reason = str(rejected)
     except OSError as error:
-        print(f"REJECTED: cannot read {error.filename}: {error.strerror}")
+        reason = f"cannot read {error.filename}: {error.strerror}"
     except Exception as error:  # what surprises this program is no proof
-        print(f"REJECTED: it could not be checked ({type(error).__name__}: {str(error)[:200]})")
-    else:
-        return 0
-    return 1
+        reason = f"it could not be checked ({type(error).__name__}: {str(error)[:200]})"
+    say(f"REJECTED: {reason}")
+    return {"accepted": False, "reason": reason}
 
 
-def check(proof: Path, model: Path, inputs: Path | None, trust_user_rules: bool, say: Say) -> None:
-    """Raises Rejected unless all that the given files allow to check holds; `say` hears what was done."""
+def check(proof: Path, model: Path, inputs: Path | None, trust_user_rules: bool, say: Say) -> dict[str, Any]:
+    """Raises Rejected unless all that the given files allow to check holds; answers what that was."""
     began = time.perf_counter()
     content = read_proof(read_file(proof))
     tensors = read_tensors(read_file(model), content["model"]["sha256"])
@@ -158,19 +167,31 @@ def check(proof: Path, model: Path, inputs: Path | None, trust_user_rules: bool,
             x = read_inputs(read_file(inputs), content["inputs"], program.input_shape)
             check_certificates(program, claims, errors, certificates, x)
     n, sure = len(certificates.label), int(certificates.certified.sum())
+    told: dict[str, Any] = {"count": n, "checked": inputs is not None and not opaque, "certified": sure}
     about = f"{sure} of them certified at ε = {settings.epsilon_text} ({settings.norm}, {settings.semantics})"
     if content["inputs"]["labels"] is not None:
         right = int((certificates.certified & (certificates.label == content["inputs"]["labels"])).sum())
         about += f", {right} of these right by the labels in the proof: VRA {100 * right / n:.2f} %"
-    if opaque or inputs is None:
+        told["vra"] = right / n
+    seconds = time.perf_counter() - began
+    if not told["checked"]:
         why = "a user rule cannot be evaluated here" if opaque else "no inputs were given"
-        say(f"OK: the bounds and margins hold ({time.perf_counter() - began:.1f} s).")
+        say(f"OK: the bounds and margins hold ({seconds:.1f} s).")
         say(f"NOT CHECKED, because {why}: the labels, margins and radii of {n} certificates ({about}).")
     else:
-        say(f"OK: {n} certificates hold, {about} ({time.perf_counter() - began:.1f} s).")
+        say(f"OK: {n} certificates hold, {about} ({seconds:.1f} s).")
     for where in opaque:
         say(f"ASSUMED: {where} has the constant its user's rule states.")
     say("ASSUMED: the Program is what the network computes; that is the tracer's claim.")
+    return {
+        "certificates": told,
+        "epsilon": settings.epsilon_text,
+        "norm": settings.norm,
+        "semantics": settings.semantics,
+        "largest_margin_bound": float(claims.margins.max()),
+        "trusted_user_rules": opaque,
+        "seconds": seconds,
+    }
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -1379,11 +1400,12 @@ class Affine(NamedTuple):
 
 
 class LogitError(NamedTuple):
-    """δ_ij = constant_ij + slope_ij·t; no sum of the evaluation exceeds peak(t)."""
+    """δ_ij = constant_ij + slope_ij·t; no sum of the evaluation exceeds peak(t), and values are off by `values`."""
 
     constant: Array
     slope: Array
     peak: Affine
+    values: dict[str, Affine]
 
     def rows(self, label: Array, t: Array) -> Array:
         """δ of each sample's label against each class, rounded up."""
@@ -1414,7 +1436,37 @@ def logit_error(program: Program, claims: Claims, norm: str, u: Fraction) -> Log
     ]
     constant, slope = (np.array([[float(a[k]) for a in row] for row in delta]) for k in (0, 1))
     peaks += logits
-    return LogitError(constant, slope, Affine(max(a.constant for a in peaks), max(a.slope for a in peaks)))
+    peak = Affine(max(a.constant for a in peaks), max(a.slope for a in peaks))
+    return LogitError(constant, slope, peak, errors)
+
+
+def error_at(
+    program: Program, claims: Claims, ours: LogitError, lengths: Mapping[str, Array], label: Array, u: Fraction
+) -> Array:
+    """δ of each sample's label against each class at r = 0, from the measured sizes of the values there, rounded up."""
+    length = lengths["input"]
+    carried = {"input": np.zeros_like(length)}
+
+    def reached(name: str) -> Array:
+        """‖z‖ + carried."""
+        off = ours.values[name]
+        return (lengths[name] + float(off.constant) + float(off.slope) * length + carried[name]) * SAFE
+
+    for op, claim in zip(program.operations[:-1], claims.values[:-1], strict=True):
+        loss = op.rule.loss(op, claim)
+        total = sum((carried[name] for name in op.inputs), np.zeros_like(length)) * float(claim)
+        if loss.terms:
+            size_in = sum((reached(name) for name in op.inputs), np.zeros_like(length))
+            rounded = float(up(gamma(loss.terms, u))) * (float(loss.gain) * size_in + float(loss.offset))
+            total = total + rounded + float(up(loss.terms * root(Fraction(math.prod(op.output_shape))) * TINY[u]))
+        carried[op.output] = total * SAFE
+    last, weight = program.head.inputs[0], program.head.tensors["weight"]
+    bias = np.abs(program.head.tensors.get("bias", np.zeros(len(weight))))
+    n = weight.shape[1] + 1
+    rows = np.array([float(r) for r in norms(weight)])
+    apart = np.array([[float(up(d)) for d in row] for row in distances(weight, 2)])
+    own = (reached(last)[:, None] * rows + bias) * float(up(gamma(n, u))) * SAFE + float(up(n * TINY[u]))
+    return (apart[label] * carried[last][:, None] + own + np.take_along_axis(own, label[:, None], 1)) * SAFE
 
 
 def check_errors(program: Program, claims: Claims, settings: Settings, entry: Any) -> dict[str, LogitError]:
@@ -1428,7 +1480,7 @@ def check_errors(program: Program, claims: Claims, settings: Settings, entry: An
         parts = [matrix(entry[name][k], f"error.{name}.{k}", program.classes) for k in ("constant", "slope")]
         for claimed, ours in zip(parts, found[name], strict=False):
             need((claimed >= ours).all(), f"error.{name} is too small")
-        found[f"stated {name}"] = LogitError(parts[0], parts[1], found[name].peak)
+        found[f"stated {name}"] = found[name]._replace(constant=parts[0], slope=parts[1])
     return found
 
 
@@ -1506,14 +1558,14 @@ def check_certificates(
     batch = max(1, min(1000, CHUNK // max(op.entries() for op in program.operations)))
     for k in range(0, len(x), batch):
         part = Certificates(*(column[k : k + batch] for column in certificates))
-        _check_batch(program, claims.margins, errors, part, to_values(x[k : k + batch]), k)
+        _check_batch(program, claims, errors, part, to_values(x[k : k + batch]), k)
 
 
 def _check_batch(
-    program: Program, margins: Array, errors: dict[str, LogitError], part: Certificates, x: Array, begin: int
+    program: Program, claims: Claims, errors: dict[str, LogitError], part: Certificates, x: Array, begin: int
 ) -> None:
     label, margin, radius, _ = part
-    y, sound = evaluate(program, x)
+    y, sound, lengths = evaluate(program, x)
     own = np.arange(program.classes) == label[:, None]
     length = np.array([float(n) for n in norms(x.reshape(len(x), -1))])
 
@@ -1523,11 +1575,11 @@ def _check_batch(
 
     lead, delta = np.take_along_axis(y, label[:, None], 1) - y, errors["float64"].rows(label, length)
     room = proved = less(lead, delta)
-    cost = margins[label]
+    cost = claims.margins[label]
     if "float32" in errors:
-        theirs = errors["float32"]
-        room, cost = less(proved, theirs.rows(label, length)), (cost + theirs.slope[label]) * SAFE
-        delta = (delta + theirs.rows(label, length)) * SAFE
+        theirs, at_x = errors["float32"], error_at(program, claims, errors["float64"], lengths, label, U32)
+        room, cost = less(proved, at_x), (cost + theirs.slope[label]) * SAFE
+        delta = (delta + at_x) * SAFE
         farthest = exact((np.where(radius > 0, radius + length, 0.0) * SAFE).max())
         fits = theirs.peak.constant + theirs.peak.slope * farthest < 2**127
         need(fits, "float32 might overflow within a claimed radius")
@@ -1536,26 +1588,35 @@ def _check_batch(
     may_lead = (own | (lead + np.abs(lead) * 2.0**-50 >= -delta)).all(axis=1)
     stated = errors["stated float64"].rows(label, length).max(axis=1)
     low = np.where(own, np.inf, lead).min(axis=1) - 8 * stated - np.abs(lead).max(axis=1) * 2.0**-40
-    claims = margin > -np.inf
-    _hold(sound | ~claims, "its evaluation overflows, yet it claims a margin", begin)
+    told = margin > -np.inf
+    _hold(sound | ~told, "its evaluation overflows, yet it claims a margin", begin)
     _hold(~sound | may_lead, "another class leads its label", begin)
-    _hold(~claims | (own | (margin[:, None] <= proved)).all(axis=1), "its margin is not proved", begin)
+    _hold(~told | (own | (margin[:, None] <= proved)).all(axis=1), "its margin is not proved", begin)
     # Not needed for the claim, but a margin that is not this Program's shows that something was changed.
-    _hold(~claims | (margin >= low), "its margin is far below what this Program has", begin)
+    _hold(~told | (margin >= low), "its margin is far below what this Program has", begin)
     _hold((radius == 0) | (sound & reached), "its radius is not proved", begin)
 
 
-def evaluate(program: Program, x: Array) -> tuple[Array, Array]:
-    """(logits, whether every value on the way was finite) of a batch, in float64."""
+def evaluate(program: Program, x: Array) -> tuple[Array, Array, dict[str, Array]]:
+    """(logits, whether every value on the way was finite, the size of each value) of a batch, in float64."""
     last_use = {name: k for k, op in enumerate(program.operations) for name in op.inputs}
-    values, sound, y = {"input": x}, np.ones(len(x), dtype=bool), x
+    values, lengths, y = {"input": x}, {"input": lengths_of(x)}, x
+    sound = np.ones(len(x), dtype=bool)
     for k, op in enumerate(program.operations):
         y = values[op.output] = op.rule.run(op, *(values[name] for name in op.inputs))
+        lengths[op.output] = lengths_of(y)
         sound &= np.isfinite(y.reshape(len(y), -1)).all(axis=1)
         for name in set(op.inputs):
             if last_use[name] == k:
                 del values[name]
-    return y, sound
+    return y, sound, lengths
+
+
+def lengths_of(values: Array) -> Array:
+    """At least the ℓ2 norm of each value of a batch; squares that underflow cost at most the last term."""
+    flat = values.reshape(len(values), -1)
+    n = flat.shape[1]
+    return (np.sqrt(np.einsum("ij,ij->i", flat, flat)) + n * 2.0**-500) * float(up(1 + 2 * gamma(n + 4)))
 
 
 def to_values(x: Array) -> Array:

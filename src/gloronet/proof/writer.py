@@ -25,9 +25,10 @@ from gloronet.data import to_unit
 from gloronet.errors import ConfigError, GloroError
 from gloronet.net import GloRoNet
 from gloronet.operators.base import Proved
-from gloronet.operators.rounding import norms_up
+from gloronet.operators.rounding import lengths_up, norms_up
 from gloronet.program import Bound, FrozenProgram
 from gloronet.program.bound import as_one
+from gloronet.program.program import INPUT
 from gloronet.proof import checker
 from gloronet.train.checkpoint import tensors_to_bytes, write_atomically
 
@@ -91,7 +92,7 @@ def _write(
     program = checker.read_program(content["program"], checker.read_tensors(stored, checker.sha256(stored)))
     claims, content["bounds"] = _bounds(program, proof.program, proof.bound)
     errors, content["error"] = _errors(program, claims, proof, semantics)
-    content["certificates"] = _certify(net, x, value, semantics, claims.margins, errors)
+    content["certificates"] = _certify(net, x, value, semantics, program, claims, errors)
     place, content["inputs"] = _inputs(x, labels, folder, official)
     path = folder / "proof.json"
     document = {"content": content, "sha256": checker.sha256(checker.canonical(content))}
@@ -195,6 +196,8 @@ class _Delta(NamedTuple):
     constant: np.ndarray
     slope: np.ndarray
     reach: float
+    theirs: checker.LogitError | None
+    """What the checker finds; None where it cannot follow a user's rule."""
 
     def at(self, label: np.ndarray, size: np.ndarray) -> np.ndarray:
         return (self.constant[label] + self.slope[label] * size) * ROOM
@@ -209,14 +212,14 @@ def _errors(
     errors = {}
     for name, unit in units.items():
         ours = proof.error(float(unit))
-        parts, reach = [ours.constant.cpu().numpy(), ours.slope.cpu().numpy()], math.inf
+        parts, reach, theirs = [ours.constant.cpu().numpy(), ours.slope.cpu().numpy()], math.inf, None
         if not opaque:
             theirs = checker.logit_error(program, claims, proof.bound.norm, unit)
             parts = [np.maximum(a, b) for a, b in zip(parts, theirs[:2], strict=True)]
             if name == "float32":
                 reach = float((2**126 - theirs.peak.constant) / theirs.peak.slope)
         constant, slope = (np.nextafter(part * ROOM, np.inf) for part in parts)
-        errors[name] = _Delta(constant, slope, reach)
+        errors[name] = _Delta(constant, slope, reach, theirs)
     table = {n: {"constant": e.constant.tolist(), "slope": e.slope.tolist()} for n, e in errors.items()}
     return errors, table
 
@@ -232,19 +235,27 @@ def _room(value: float) -> float:
 
 @torch.no_grad()
 def _certify(
-    net: GloRoNet, x: Tensor, epsilon: float, semantics: str, margins: np.ndarray, errors: dict[str, _Delta]
+    net: GloRoNet,
+    x: Tensor,
+    epsilon: float,
+    semantics: str,
+    program: checker.Program,
+    claims: checker.Claims,
+    errors: dict[str, _Delta],
 ) -> dict[str, Any]:
     device = next(net.parameters()).device
-    program = net._proof().program
     label, margin, radius = [], [], []
     for k in range(0, len(x), 1000):
         part = _values(x[k : k + 1000]).to(device)
         certified = net.certify(part, epsilon, semantics)
-        y = program(part).cpu().numpy()
+        answers, (y, lengths) = certified.label.cpu().numpy(), _evaluated(net._proof().program, part)
+        rounded = np.zeros_like(y)
         with np.errstate(all="ignore"):  # what overflows is not sound, and claims nothing
-            mine, proved = _leads(part, y, certified.label.cpu().numpy(), margins, errors)
+            if semantics == "float32":
+                rounded = _rounded(net, part, program, claims, errors["float64"].theirs, lengths, answers)
+            mine, proved = _leads(part, y, answers, claims.margins, errors, rounded)
         sound = np.isfinite(certified.margin.cpu().numpy()) & np.isfinite(y).all(1) & np.isfinite(proved)
-        label.append(certified.label.cpu().numpy())
+        label.append(answers)
         margin.append(np.where(sound, proved, -np.inf))
         radius.append(np.where(sound, np.minimum(mine, certified.radius.cpu().numpy()), 0.0))
     radii, leads = np.concatenate(radius), np.concatenate(margin)
@@ -257,10 +268,35 @@ def _certify(
     }
 
 
+def _evaluated(program: FrozenProgram, x: Tensor) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """(logits, the size of each value)."""
+    values = {INPUT: x.double()}
+    for op, operator in zip(program.ops, program.operators, strict=True):
+        values[op.output] = operator(*(values[name] for name in op.inputs))
+    lengths = {name: lengths_up(value).cpu().numpy() for name, value in values.items()}
+    return values[program.ops[-1].output].cpu().numpy(), lengths
+
+
+def _rounded(
+    net: GloRoNet,
+    x: Tensor,
+    program: checker.Program,
+    claims: checker.Claims,
+    theirs: checker.LogitError | None,
+    lengths: dict[str, np.ndarray],
+    label: np.ndarray,
+) -> np.ndarray:
+    """float32's δ at each sample, as the checker will find it."""
+    if theirs is None:
+        found, _ = net._proof().float32(x, close=False).rows(torch.from_numpy(label).to(x.device))
+        return found.cpu().numpy() * ROOM
+    return checker.error_at(program, claims, theirs, lengths, label, checker.U32) * ROOM
+
+
 def _leads(
-    x: Tensor, y: np.ndarray, label: np.ndarray, margins: np.ndarray, errors: dict[str, _Delta]
+    x: Tensor, y: np.ndarray, label: np.ndarray, margins: np.ndarray, errors: dict[str, _Delta], rounded: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(radius, margin) of each sample by the published numbers, with 4δ taken off."""
+    """(radius, margin) of each sample by the published numbers, with 4δ taken off, and what float32 rounds there."""
     size = norms_up(x.flatten(1)).cpu().numpy()[:, None]
     own = np.arange(y.shape[1]) == label[:, None]
     lead = np.take_along_axis(y, label[:, None], 1) - y
@@ -268,7 +304,7 @@ def _leads(
     room, cost, reach = lead, margins[label], np.inf
     if "float32" in errors:
         theirs = errors["float32"]
-        room, cost, reach = lead - theirs.at(label, size), cost + theirs.slope[label], theirs.reach
+        room, cost, reach = lead - rounded, cost + theirs.slope[label], theirs.reach
     radius = (room - np.abs(room) * 2.0**-40) / (cost * (1.0 + 2.0**-40))
     radius = np.where(cost == 0, np.inf, np.minimum(radius, np.finfo(np.float64).max))
     radius = np.where(room > 0, np.minimum(radius, reach - size), 0.0)

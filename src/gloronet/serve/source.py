@@ -53,9 +53,9 @@ def open_served(what: str, root: Path | None = None) -> Served:
 def engine_of(net: GloRoNet, classes: tuple[str, ...] = (), probes: np.ndarray | None = None) -> Engine:
     """onnxruntime on the exported graph where it can be had and proves enough, else torch.
 
-    The graph takes off what float32 can lose at any input of that norm; in a deep net that may be all there is to
-    prove. `TorchEngine` bounds it at each sample, which is slower and loses less. Enough is half of its radii, summed
-    over the probes (default: 16 random pictures).
+    The graph takes off twice what float32 can lose, by norms; in a very deep net that may be all there is to prove.
+    `TorchEngine` bounds it entry by entry, which is slower and loses less. Enough is half of its radii, summed over the
+    probes (default: 16 random pictures).
     """
     if not onnxruntime_is_here():
         return TorchEngine(net, classes)
