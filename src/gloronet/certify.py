@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import csv
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ from gloronet.data import to_unit
 from gloronet.net import BOTTOM, Certificates, GloRoNet
 from gloronet.operators.rounding import norms_up
 
+Answer = TypeVar("Answer")
 COLUMNS = ("index", "label", "answer", "prediction", "radius", "certified", "margin", "semantics")
 
 
@@ -56,16 +58,12 @@ class Table:
     def write(self, path: Path) -> None:
         """certificates.csv, whole or not at all."""
         prediction = np.where(self.certified, self.answer, BOTTOM)
-        part = path.with_name(path.name + ".part")
-        with part.open("w", newline="") as f:
-            writer = csv.writer(f)
-            writer.writerow(COLUMNS)
-            for i in range(len(self.label)):
-                writer.writerow(
-                    (i, self.label[i], self.answer[i], prediction[i], repr(float(self.radius[i])),
-                     int(self.certified[i]), repr(float(self.margin[i])), self.semantics)
-                )  # fmt: skip
-        os.replace(part, path)
+        rows = (
+            (i, self.label[i], self.answer[i], prediction[i], repr(float(self.radius[i])),
+             int(self.certified[i]), repr(float(self.margin[i])), self.semantics)
+            for i in range(len(self.label))
+        )  # fmt: skip
+        write_csv(path, COLUMNS, rows)
 
 
 def certify_set(
@@ -95,11 +93,7 @@ def tabulate(
     progress: Callable[[int], None] | None = None,
 ) -> Table:
     """What `certify` says of every batch of a set (uint8 images or floats in [0, 1]), in one table."""
-    parts = []
-    for part in x.split(batch_size or at_once(device)):
-        parts.append(certify(to_unit(part.to(device))))
-        if progress is not None:
-            progress(len(part))
+    parts = in_batches(certify, x, device, batch_size, progress)
     return Table(
         label=labels.cpu().numpy(),
         answer=torch.cat([p.label for p in parts]).cpu().numpy(),
@@ -108,6 +102,32 @@ def tabulate(
         epsilon=parts[0].epsilon,
         semantics=parts[0].semantics,
     )
+
+
+def in_batches(
+    certify: Callable[[Tensor], Answer],
+    x: Tensor,
+    device: torch.device,
+    batch_size: int | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> list[Answer]:
+    """What `certify` answers for each batch of a set, in order."""
+    parts = []
+    for part in x.split(batch_size or at_once(device)):
+        parts.append(certify(to_unit(part.to(device))))
+        if progress is not None:
+            progress(len(part))
+    return parts
+
+
+def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Writes the whole table or nothing."""
+    part = path.with_name(path.name + ".part")
+    with part.open("w", newline="") as f:
+        writer = csv.writer(f)
+        writer.writerow(columns)
+        writer.writerows(rows)
+    os.replace(part, path)
 
 
 def at_once(device: torch.device) -> int:

@@ -3,6 +3,8 @@
 All share one signature, so that a config can name them; those without λ ignore it. `margins[j, i]` is a
 Lipschitz constant of y_j − y_i and 0 on the diagonal; which form it has (margin, simple, lmt) was decided
 before. Everything is computed in float32 at least, also under autocast: bf16 logits swallow a margin.
+
+Those with ⊥ among their outputs take another one in its place: `bottom=gn.relaxed.Top(3).bottom_logit`.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from torch.nn import functional as F
 from gloronet.margins import bottom_logit
 
 Loss = Callable[[Tensor, Tensor, Tensor, float | Tensor, float | Tensor], Tensor]
+Bottom = Callable[[Tensor, Tensor, float | Tensor], Tensor]
 
 
 def plain(
@@ -29,7 +32,12 @@ def plain(
 
 
 def ce(
-    logits: Tensor, margins: Tensor, labels: Tensor, epsilon: float | Tensor, lam: float | Tensor = 1.0
+    logits: Tensor,
+    margins: Tensor,
+    labels: Tensor,
+    epsilon: float | Tensor,
+    lam: float | Tensor = 1.0,
+    bottom: Bottom = bottom_logit,
 ) -> Tensor:
     """Cross-entropy of the m + 1 outputs (y, y_⊥) with the label; ⊥ is never right.
 
@@ -38,20 +46,30 @@ def ce(
     tensor(0.7586)
     """
     logits = _wide(logits)
-    bottom = bottom_logit(logits, margins, epsilon)
-    return F.cross_entropy(torch.cat((logits, bottom.unsqueeze(1)), dim=1), labels)
+    outputs = torch.cat((logits, bottom(logits, margins, epsilon).unsqueeze(1)), dim=1)
+    return F.cross_entropy(outputs, labels)
 
 
 def trades_kl(
-    logits: Tensor, margins: Tensor, labels: Tensor, epsilon: float | Tensor, lam: float | Tensor = 1.0
+    logits: Tensor,
+    margins: Tensor,
+    labels: Tensor,
+    epsilon: float | Tensor,
+    lam: float | Tensor = 1.0,
+    bottom: Bottom = bottom_logit,
 ) -> Tensor:
     """CE(y, label) + λ·KL(softmax(y)⊕0 ‖ softmax(y, y_⊥)), where the divergence is LSE(y, y_⊥) − LSE(y)."""
     logits = _wide(logits)
-    return F.cross_entropy(logits, labels) + lam * _divergence(logits, margins, epsilon).mean()
+    return F.cross_entropy(logits, labels) + lam * _divergence(logits, bottom(logits, margins, epsilon)).mean()
 
 
 def trades_ce(
-    logits: Tensor, margins: Tensor, labels: Tensor, epsilon: float | Tensor, lam: float | Tensor = 1.0
+    logits: Tensor,
+    margins: Tensor,
+    labels: Tensor,
+    epsilon: float | Tensor,
+    lam: float | Tensor = 1.0,
+    bottom: Bottom = bottom_logit,
 ) -> Tensor:
     """TRADES with the soft cross-entropy −Σ softmax(y)_i·log softmax(y, y_⊥)_i in place of KL.
 
@@ -60,7 +78,7 @@ def trades_ce(
     logits = _wide(logits)
     log_p = F.log_softmax(logits, dim=1)
     entropy = -(log_p.exp() * log_p).sum(dim=1)
-    soft = _divergence(logits, margins, epsilon) + entropy
+    soft = _divergence(logits, bottom(logits, margins, epsilon)) + entropy
     return F.cross_entropy(logits, labels) + lam * soft.mean()
 
 
@@ -99,9 +117,9 @@ LOSSES: dict[str, Loss] = {
 }
 
 
-def _divergence(logits: Tensor, margins: Tensor, epsilon: float | Tensor) -> Tensor:
+def _divergence(logits: Tensor, bottom: Tensor) -> Tensor:
     """LSE(y, y_⊥) − LSE(y) = softplus(y_⊥ − LSE(y)), without the cancellation of the difference."""
-    return F.softplus(bottom_logit(logits, margins, epsilon) - logits.logsumexp(dim=1))
+    return F.softplus(bottom - logits.logsumexp(dim=1))
 
 
 def _wide(logits: Tensor) -> Tensor:
