@@ -40,12 +40,15 @@ def test_minmax_refuses_what_it_cannot_pair(shape):
         MinMax()(torch.zeros(shape))
 
 
-def test_standardize_by_channel_and_by_one_number():
+def test_standardize_by_channel_by_entry_and_by_one_number():
     x = torch.rand(2, 3, 4, 5, generator=torch.Generator().manual_seed(0))
     mean, std = [0.1, 0.2, 0.3], [0.5, 1.0, 2.0]
     y = Standardize(mean, std)(x)
     for c in range(3):
         torch.testing.assert_close(y[:, c], (x[:, c] - mean[c]) / std[c])
+    vectors = x[:, :, 0, 0]
+    torch.testing.assert_close(Standardize(mean, std)(vectors), y[:, :, 0, 0])
+    torch.testing.assert_close(Standardize([0.5], [0.25])(vectors[:, :1]), 4 * vectors[:, :1] - 2)
     torch.testing.assert_close(Standardize(0.5, 0.25)(x), 4 * x - 2)
     torch.testing.assert_close(Standardize(0.5, 0.25)(x.flatten(1)), 4 * x.flatten(1) - 2)
 
@@ -67,7 +70,7 @@ def test_standardize_refuses_bad_numbers(mean, std):
         Standardize(mean, std)
 
 
-@pytest.mark.parametrize("shape", [(2, 1, 4, 4), (2, 12), (3, 4, 4)])
+@pytest.mark.parametrize("shape", [(2, 1, 4, 4), (2, 12), (2, 1), (3, 4, 4)])
 def test_standardize_never_broadcasts_over_other_channels(shape):
     with pytest.raises(ConfigError, match="3 channels"):
         Standardize([0.0, 0.0, 0.0], [1.0, 1.0, 1.0])(torch.zeros(shape))

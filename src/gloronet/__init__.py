@@ -1,5 +1,7 @@
 """gloronet: classifiers that prove their own answers."""
 
+from typing import TYPE_CHECKING, Any
+
 from gloronet import (
     attacks,
     certify,
@@ -10,6 +12,7 @@ from gloronet import (
     models,
     operators,
     presets,
+    relaxed,
     report,
     schedules,
 )
@@ -23,6 +26,9 @@ from gloronet.program import Bound, Program, trace
 from gloronet.run import load, save
 from gloronet.train import fit
 
+if TYPE_CHECKING:
+    from gloronet.estimator import GloRoClassifier
+
 __version__ = "0.1.0"
 
 __all__ = [
@@ -33,6 +39,7 @@ __all__ = [
     "ConfigError",
     "DataConfig",
     "DataError",
+    "GloRoClassifier",
     "GloRoNet",
     "GloroError",
     "MinMax",
@@ -55,9 +62,19 @@ __all__ = [
     "models",
     "operators",
     "presets",
+    "relaxed",
     "report",
     "rule",
     "save",
     "schedules",
     "trace",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """GloRoClassifier when it is asked for: scikit-learn takes as long to import as all the rest."""
+    if name != "GloRoClassifier":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from gloronet.estimator import GloRoClassifier
+
+    return GloRoClassifier

@@ -6,7 +6,7 @@ on whatever device they are.
 
 from gloronet.data.augment import augmentation
 from gloronet.data.catalog import Row, load, names
-from gloronet.data.dataset import Dataset, to_unit
+from gloronet.data.dataset import Dataset, Examples, to_unit
 from gloronet.data.download import data_root, fetch
 
-__all__ = ["Dataset", "Row", "augmentation", "data_root", "fetch", "load", "names", "to_unit"]
+__all__ = ["Dataset", "Examples", "Row", "augmentation", "data_root", "fetch", "load", "names", "to_unit"]

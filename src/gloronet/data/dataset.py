@@ -7,12 +7,24 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from gloronet.errors import DataError
+
+
+class Examples(Protocol):
+    """What training needs of a data set: inputs of any range, and labels that index `classes`."""
+
+    @property
+    def train_x(self) -> Tensor: ...
+    @property
+    def train_y(self) -> Tensor: ...
+    @property
+    def classes(self) -> tuple[str, ...]: ...
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,7 @@ from gloronet.errors import ConfigError
 
 
 class Standardize(nn.Module):
-    """(x − mean) / std, with one number for everything or one for each channel of (C, H, W).
+    """(x − mean) / std, with one number for everything or one for each channel of (C, H, W) or entry of (d,).
 
     Its Lipschitz constant is 1/min(std), in ℓ2 and in ℓ∞.
     """
@@ -29,12 +29,15 @@ class Standardize(nn.Module):
             raise ConfigError(f"Standardize needs standard deviations above 0, not {std!r}.")
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.mean.dim() and (x.dim() != 4 or x.shape[1] != len(self.mean)):
+        mean, std = self.mean, self.std
+        if mean.dim() and (x.dim() not in (2, 4) or x.shape[1] != len(mean)):
             raise ConfigError(
-                f"Standardize holds {len(self.mean)} channels, so its input must have shape "
-                f"(batch, {len(self.mean)}, height, width), not {tuple(x.shape)}."
+                f"Standardize holds {len(mean)} channels, so its input must have shape "
+                f"(batch, {len(mean)}, height, width) or (batch, {len(mean)}), not {tuple(x.shape)}."
             )
-        return (x - self.mean) / self.std
+        if x.dim() == 2:
+            mean, std = mean.flatten(), std.flatten()
+        return (x - mean) / std
 
 
 def _shaped(name: str, value: float | Sequence[float]) -> Tensor:

@@ -14,7 +14,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from gloronet.data import Dataset
+from gloronet.data import Examples
 from gloronet.data.augment import Shard
 from gloronet.train.ranks import Ranks
 
@@ -36,7 +36,7 @@ class Batches(Protocol):
         """Images, as they are stored, and labels."""
 
 
-def batches_of(data: Dataset, place: torch.device, note: Callable[[str], None]) -> Batches:
+def batches_of(data: Examples, place: torch.device, note: Callable[[str], None]) -> Batches:
     """Resident where the training set fits beside the training, streamed, and said once, where it does not.
 
     On a GPU it fits if the inputs, as they are stored (uint8 stays uint8), take at most `ROOM` of the memory
@@ -53,7 +53,7 @@ def batches_of(data: Dataset, place: torch.device, note: Callable[[str], None]) 
 class Resident:
     """The whole training set on the device; a batch is told by its indices."""
 
-    def __init__(self, data: Dataset, place: torch.device) -> None:
+    def __init__(self, data: Examples, place: torch.device) -> None:
         self._x, self._y = data.train_x.to(place), data.train_y.to(place)
 
     def epoch(self, order: Tensor, batch_size: int, ranks: Ranks) -> Shares:
@@ -74,7 +74,7 @@ class Streamed:
     when the batch is due.
     """
 
-    def __init__(self, data: Dataset, place: torch.device) -> None:
+    def __init__(self, data: Examples, place: torch.device) -> None:
         self._data, self._place = data, place
         self._copies = torch.cuda.Stream(place) if place.type == "cuda" else None
 

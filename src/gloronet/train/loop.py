@@ -21,7 +21,7 @@ from torch import Tensor
 
 from gloronet import schedules
 from gloronet.config import TrainConfig, parse_epsilon
-from gloronet.data import Dataset
+from gloronet.data import Examples
 from gloronet.data.augment import augmentation
 from gloronet.errors import ConfigError, TrainingError
 from gloronet.net import GloRoNet
@@ -40,7 +40,7 @@ class TrainingInterrupted(KeyboardInterrupt):
 
 def fit(
     net: GloRoNet,
-    data: Dataset,
+    data: Examples,
     config: TrainConfig,
     *,
     out: str | Path | None = None,
@@ -222,7 +222,7 @@ def _how_to_go_on(kept: int, epochs: int, out: str | Path | None) -> str:
     return f"Stopped. {kept} of {epochs} epochs are saved; go on with: gloronet train --resume {out}"
 
 
-def _settings(net: GloRoNet, data: Dataset, config: TrainConfig, place: torch.device) -> dict[str, Any]:
+def _settings(net: GloRoNet, data: Examples, config: TrainConfig, place: torch.device) -> dict[str, Any]:
     """All that decides the result and is not in the checkpoint's tensors: what resuming compares."""
     return {
         **dataclasses.asdict(config),
@@ -253,8 +253,8 @@ def pick_device(name: str | None) -> torch.device:
     return place
 
 
-def _require_fit(net: GloRoNet, data: Dataset) -> None:
-    inputs, classes = tuple(data.input_shape), len(data.classes)
+def _require_fit(net: GloRoNet, data: Examples) -> None:
+    inputs, classes = tuple(data.train_x.shape[1:]), len(data.classes)
     if (inputs, classes) != (tuple(net.input_shape), net.classes):
         raise ConfigError(
             f"The data have input shape {inputs} and {classes} classes, "
