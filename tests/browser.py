@@ -83,9 +83,9 @@ class Page:
             told = {"text": text} if text and kind == "keyDown" else {}
             self.call("Input.dispatchKeyEvent", type=kind, key=key, modifiers=modifiers, **told)
 
-    def screenshot(self, path: Path) -> None:
-        size = self.call("Page.getLayoutMetrics")["cssContentSize"]
-        clip = {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}
+    def screenshot(self, path: Path, clip: dict[str, float] | None = None) -> None:
+        """The whole page, or a rectangle of it: x, y, width, height."""
+        clip = {**(clip or self.call("Page.getLayoutMetrics")["cssContentSize"]), "scale": 1}
         told = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True, clip=clip)
         path.write_bytes(base64.b64decode(told["data"]))
 

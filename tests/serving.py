@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from gloronet import verbs
 
@@ -25,6 +27,8 @@ def small_run(there: Path) -> Path:
 class Service:
     process: subprocess.Popen[str]
     url: str
+    said: dict[str, Any]
+    """Its first line, where that is JSON."""
 
     @property
     def port(self) -> int:
@@ -42,7 +46,7 @@ def service(what: str | Path, *options: str) -> Iterator[Service]:
             line = process.stdout.readline()
             found = re.search(r"http://127\.0\.0\.1:\d+/", line)
             assert found, line + process.stdout.read()
-            yield Service(process, found[0])
+            yield Service(process, found[0], json.loads(line) if line.startswith("{") else {})
         finally:
             process.terminate()
             try:

@@ -647,7 +647,7 @@ def test_malformed_arrays_are_named(tmp_path, name, arrays):
 
 
 @pytest.mark.parametrize(
-    ("name", "remedy"), [("config.toml", "no config file"), ("certificates.csv", "gloronet certify")]
+    ("name", "remedy"), [("config.toml", "not a run folder"), ("certificates.csv", "gloronet certify")]
 )
 def test_required_files(tmp_path, name, remedy):
     run = bare_run(tmp_path, [0, 1], [0, 1], [0.5, 0.1])

@@ -1,228 +1,78 @@
-"""The command line: `gloronet VERB …` or `python -m gloronet VERB …`. The only place that sees argv."""
+"""The command line: `gloronet VERB …` or `python -m gloronet VERB …`. The only place that sees argv.
+
+A verb is parsed here, answered by the function of its name in `answers`, and the answer is told by a `voice`: as
+text, or with --json as one JSON document.
+"""
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
+import io
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from gloronet import answers
 from gloronet.errors import ElsewhereError, GloroError
+from gloronet.voice import Document, Text
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one verb. 0: done; 2: something the user can put right, in one line; 130: stopped by Ctrl-C."""
+    """Runs one verb. 0: done; 1: a proof was rejected; 2: something the user can put right; 130: stopped by Ctrl-C."""
+    given = sys.argv[1:] if argv is None else argv
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that cannot write ε still gets the answer
     try:
-        arguments = vars(_parser().parse_args(argv))
-        run = arguments.pop("run_verb")
-        return run(**arguments) or 0
-    except ElsewhereError:  # of several processes one speaks
-        return 2
-    except GloroError as e:
-        print(f"gloronet: {_one_line(e)}", file=sys.stderr)
-        return 2
+        return _answered(given, Document() if "--json" in given else Text())
     except BrokenPipeError:
         sys.stderr.close()
         return 0
+
+
+def _answered(argv: Sequence[str], voice: Text) -> int:
+    try:
+        arguments = vars(_parser().parse_args(argv))
+        del arguments["json"]  # which chose the voice before anything was parsed, as that may fail too
+        with voice.at_work():
+            return _run(voice, **arguments)
+    except ElsewhereError:  # of several processes one speaks
+        return 2
+    except GloroError as e:
+        voice.failure(_one_line(e))
+        return 2
+    except BrokenPipeError:
+        raise
     except OSError as e:  # a full disk, a folder that cannot be read or written
-        print(f"gloronet: {e.filename or 'a file'}: {e.strerror or e}", file=sys.stderr)
+        voice.failure(f"{e.filename or 'a file'}: {e.strerror or e}")
         return 2
     except KeyboardInterrupt as e:
-        print(f"\n{e or 'Stopped.'}", file=sys.stderr)
+        voice.failure(str(e) or "Stopped.", mark="\n")
         return 130
 
 
-def _train(recipe: str, out: Path | None, resume: Path | None, changes: list[str], **options: Any) -> None:
-    from gloronet import verbs
-
-    if resume is not None:
-        if out is not None or changes or recipe != "digits":
-            raise GloroError(
-                "--resume goes on with the folder's own settings: leave out the recipe, --out and --set."
-            )
-        run = verbs.resume(resume, **options)
-    else:
-        run = verbs.train(recipe, out, changes=changes, **options)
-    if run is not None:
-        _show(run)
-
-
-def _certify(run: Path, **options: Any) -> None:
-    from gloronet import verbs
-
-    verbs.certify(run, **options)
-    _show(run)
-
-
-def _attack(run: Path, **options: Any) -> None:
-    from gloronet import verbs
-
-    found = verbs.attack(run, **options)
-    name, share = next(iter(found.items()))
-    tool = "ART's PGD" if name == "pgd_art" else "PGD"
-    print(f"{tool} left {share:.2%} of {found[f'{name}_samples']} samples right")
-    _show(run)
-
-
-def _check(**values: Any) -> int:
-    from gloronet.proof import checker
-
-    files = [str(values[name]) for name in ("proof", "model", "inputs") if values[name] is not None]
-    trust = ["--trust-user-rules"] if values["trust_user_rules"] else []
-    return checker.main([*files, *trust], "gloronet check")
-
-
-def _lipschitz(
-    run: Path, lower: bool, steps: int, global_steps: int | None, local_steps: int | None, **options: Any
-) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    from gloronet import verbs
-
-    print(verbs.lipschitz(run))
-    if lower:
-        table = Table("constants", "largest K_ij", "VRA", title="what tighter constants could buy")
-        for name, constant, vra in verbs.headroom(run, steps=steps, **options):
-            table.add_row(name, f"{constant:.4f}", f"{vra:.2%}")
-        Console().print(table)
-        found = verbs.tightness(
-            run, global_steps=global_steps or steps, local_steps=local_steps or steps, **options
-        )
-        table = Table("constant", "largest K_ij", title="how tight the bound is, as the paper measures it")
-        table.add_row("global upper bound, proved", f"{found.upper:.4f}")
-        table.add_row("global lower bound, found by search", f"{found.lower:.4f}")
-        table.add_row("local lower bound, mean over test points", f"{found.local:.4f}")
-        Console().print(table)
-
-
-def _smooth(run: Path, **options: Any) -> None:
-    from gloronet import verbs
-
-    table = verbs.smooth(run, **options)
-    told = ", ".join(f"{name} = {value:g}" for name, value in table.settings.items())
-    print(f"clean {table.clean:.2%}, VRA {table.vra:.2%} at ε = {table.epsilon:g}, stochastic ({told})")
-    print(f"rows: {run / 'smoothing.json'}")
-
-
-def _export(run: Path, out: Path, **options: Any) -> None:
-    from gloronet import verbs
-    from gloronet.export import OUTPUTS
-
-    out = verbs.export(run, out, **options)
-    print(f"{out}: {out.stat().st_size / 1e6:.1f} MB; inputs x and, if you like, epsilon; outputs {', '.join(OUTPUTS)}")
-
-
-def _serve(what: str, host: str, port: int, root: Path | None) -> None:
-    from gloronet import __version__
-
-    missing = [name for name in ("fastapi", "uvicorn") if importlib.util.find_spec(name) is None]
-    if missing:
-        raise GloroError(f'Serving needs {" and ".join(missing)}: pip install "gloronet[serve]"')
-    from gloronet.serve import serve
-
-    serve(what, host, port, root, __version__, note=lambda text: print(text, flush=True))
-
-
-def _data_list(root: Path | None) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    from gloronet import data
-
-    table = Table(box=None, header_style="bold")
-    for column in ("name", "what", "shape", "classes", "on this machine"):
-        table.add_column(column, no_wrap=column == "name")
-    for row in data.names(root):
-        shape = "×".join(map(str, row.shape)) if row.shape else "yours"
-        present = (
-            "–"
-            if row.shape is None
-            else "yes"
-            if row.present
-            else f"gloronet data fetch {row.name}"
-            if row.download
-            else "–"
-        )
-        table.add_row(row.name, row.about, shape, str(row.classes or "yours"), present)
-    Console().print(table)
-
-
-def _data_fetch(name: str, root: Path | None) -> None:
-    from rich.progress import Progress
-
-    from gloronet import data
-
-    with Progress(transient=True) as bar:
-        tasks: dict[str, Any] = {}
-
-        def progress(file: str, done: int, total: int | None) -> None:
-            if file not in tasks:
-                tasks[file] = bar.add_task(file, total=total)
-            bar.update(tasks[file], completed=done, total=total)
-
-        path = data.fetch(name, root, progress)
-    print(f"{name} is in {path}")
-
-
-def _zoo_list() -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    from gloronet import zoo
-
-    table = Table("name", "data", "network", "ε", "clean", "VRA", "seeds' VRA", box=None, header_style="bold")
-    for name in zoo.names():
-        c = zoo.claims(name)
-        seeds = ", ".join(f"{vra:.2%}" for vra in c["seeds_vra"])
-        table.add_row(
-            f"zoo:{name}", c["data"], c["network"], c["epsilon"], f"{c['clean']:.2%}", f"{c['vra']['real']:.2%}", seeds
-        )
-    Console().print(table)
-
-
-def _zoo_check(name: str, **options: Any) -> int:
-    from gloronet import verbs
-    from gloronet.proof import checker
-
-    found = verbs.zoo_check(name, **options)
-    for semantics, vra in found.found.items():
-        print(f"{name}: VRA {vra:.2%} ({semantics}), certified here by bounds; claimed {found.claimed[semantics]:.2%}")
-    return checker.main(found.files, "gloronet zoo check")
-
-
-def _reproduce(what: str, **values: Any) -> None:
-    from gloronet.reproduce import Effort, reproduce
-
-    effort = Effort(**{name: values.pop(name) for name in Effort._fields})
-    print(reproduce(what, effort=effort, note=lambda text: print(text, file=sys.stderr, flush=True), **values))
-    print(f"\npage: {values['results'] / 'index.html'}")
-
-
-def _show(run: Path) -> None:
-    from rich.console import Console
-
-    from gloronet import verbs
-
-    Console().print(verbs.summary_table(run))
-    print(f"report: {run / 'report.html'}")
+def _run(voice: Text, verb: str, **arguments: Any) -> int:
+    found, accepted = getattr(answers, verb)(**arguments), True
+    for answer in found if isinstance(found, Iterator) else (found,):  # `serve` answers, and then goes on
+        if answer is not None:
+            voice.answer(verb, answer)
+            accepted = answer.get("accepted", True)
+    return 0 if accepted else 1
 
 
 class _Parser(argparse.ArgumentParser):
     """One clear line for a bad argument, instead of the whole usage."""
 
     def error(self, message: str) -> NoReturn:
-        print(f"{self.prog}: {message}. See {self.prog} --help.", file=sys.stderr)
-        raise SystemExit(2)
+        raise GloroError(f"{message}. See {self.prog} --help.")
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="gloronet", description="Classifiers that prove their own answers.")
     verbs = parser.add_subparsers(required=True, metavar="VERB")
 
-    p = _verb(verbs, "train", _train, "Train a recipe, certify it, attack it and write its report.",
+    p = _verb(verbs, "train", "Train a recipe, certify it, attack it and write its report.",
               "gloronet train\n  gloronet train mnist --out runs/mnist --set train.epochs=5\n"
               "  gloronet train --resume runs/mnist\n"
               "  torchrun --nproc-per-node 4 -m gloronet train mnist")  # fmt: skip
@@ -240,9 +90,8 @@ def _parser() -> argparse.ArgumentParser:
     p = _verb(
         verbs,
         "certify",
-        _certify,
         "Certify a run's test set by bounds.",
-        "gloronet certify runs/digits --epsilon 0.25",
+        "gloronet certify runs/digits --epsilon 0.25\n  gloronet certify runs/digits --top 3 --affinity '3,5;4,9'",
     )
     p.add_argument("run", type=Path, help="the run folder")
     p.add_argument(
@@ -252,12 +101,16 @@ def _parser() -> argparse.ArgumentParser:
         "--per-sample", action="store_true", help="tighter float32 error, for a second forward pass"
     )
     p.add_argument("--proof", action="store_true", help="write proof.json, for gloronet check")
+    p.add_argument("--top", type=_positive, metavar="K",
+                   help="certify sets instead: the K likeliest classes or fewer (certificates-topK.csv)")  # fmt: skip
+    p.add_argument("--affinity", type=_sets, metavar="SETS",
+                   help="… or sets within one of these, by name or index: 'cat,dog;3,5' (certificates-affinity.csv)"
+                   )  # fmt: skip
     _placing(p)
 
     p = _verb(
         verbs,
         "check",
-        _check,
         "Re-derive every bound and certificate of a proof, trusting none of us.",
         "gloronet check RUN/proof.json RUN/model.safetensors RUN/inputs.npz",
     )
@@ -269,7 +122,6 @@ def _parser() -> argparse.ArgumentParser:
     p = _verb(
         verbs,
         "attack",
-        _attack,
         "Attack a certified run by PGD.",
         "gloronet attack runs/digits --samples 0 --restarts 20",
     )
@@ -288,7 +140,6 @@ def _parser() -> argparse.ArgumentParser:
     p = _verb(
         verbs,
         "lipschitz",
-        _lipschitz,
         "Show a run's per-layer and margin bounds.",
         "gloronet lipschitz runs/digits --lower",
     )
@@ -303,7 +154,17 @@ def _parser() -> argparse.ArgumentParser:
                    help="of the search within ε of test points (default: --steps; the paper: 5000)")  # fmt: skip
     _placing(p)
 
-    p = _verb(verbs, "smooth", _smooth, "Certify a run by randomized smoothing: the stochastic baseline.",
+    about = "Draw a run's figures and report.html anew from its rows."
+    p = _verb(verbs, "report", about, "gloronet report runs/digits")
+    p.add_argument("run", type=Path, help="the run folder")
+
+    p = _verb(verbs, "compare", "Put runs side by side: a table, what differs in their settings, their curves.",
+              "gloronet compare runs/digits runs/digits-2 zoo:mnist-0.3 --out compare")  # fmt: skip
+    p.add_argument("runs", nargs="+", metavar="RUN", help="a run folder or zoo:NAME")
+    p.add_argument("--out", type=Path, default=Path("compare"), metavar="FOLDER",
+                   help="where compare.html goes: new, empty or an earlier comparison (default: compare)")  # fmt: skip
+
+    p = _verb(verbs, "smooth", "Certify a run by randomized smoothing: the stochastic baseline.",
               "gloronet smooth runs/smoothing-cifar10 --n 10000 --samples 500")  # fmt: skip
     p.add_argument("run", type=Path, help="the run folder")
     p.add_argument("--sigma", type=float, help="standard deviation of the noise (default: as it was trained with)")
@@ -316,13 +177,13 @@ def _parser() -> argparse.ArgumentParser:
                    help="test samples, evenly spaced (default: 1000)")  # fmt: skip
     _placing(p)
 
-    p = _verb(verbs, "export", _export, "Write a net as ONNX, its certificates inside.",
+    p = _verb(verbs, "export", "Write a net as ONNX, its certificates inside.",
               "gloronet export runs/digits digits.onnx\n  gloronet export zoo:mnist-0.3 mnist.onnx")  # fmt: skip
     p.add_argument("run", type=Path, help="the run folder, or zoo:NAME")
     p.add_argument("out", type=Path, metavar="model.onnx", help="the file to write")
     p.add_argument("--epsilon", help="the default of the input epsilon, such as 36/255 (default: the run's own)")
 
-    p = _verb(verbs, "serve", _serve, "Answer over HTTP, with a page to try the net: labels, radii, abstentions.",
+    p = _verb(verbs, "serve", "Answer over HTTP, with a page to try the net: labels, radii, abstentions.",
               "gloronet serve runs/digits\n  gloronet serve zoo:mnist-0.3 --port 8080")  # fmt: skip
     p.add_argument("what", metavar="RUN", help="a run folder, zoo:NAME or a file of gloronet export")
     p.add_argument("--host", default="127.0.0.1",
@@ -332,13 +193,13 @@ def _parser() -> argparse.ArgumentParser:
 
     p = verbs.add_parser("data", help="List and fetch data sets.", description="List and fetch data sets.")
     parts = p.add_subparsers(required=True, metavar="list|fetch")
-    q = _verb(parts, "list", _data_list, "List the data sets.", "gloronet data list")
+    q = _verb(parts, "list", "List the data sets.", "gloronet data list")
     _rooted(q)
-    q = _verb(parts, "fetch", _data_fetch, "Download a data set.", "gloronet data fetch mnist")
+    q = _verb(parts, "fetch", "Download a data set.", "gloronet data fetch mnist")
     q.add_argument("name", help="a name of gloronet data list")
     _rooted(q)
 
-    p = _verb(verbs, "reproduce", _reproduce, "Run the paper's rows and put ours beside its figures.",
+    p = _verb(verbs, "reproduce", "Run the paper's rows and put ours beside its figures.",
               "gloronet reproduce main --rows 'tuned/mnist-*'\n  gloronet reproduce cost --device cuda")  # fmt: skip
     p.add_argument("what", choices=("main", "relu", "cost", "lipschitz", "tightness-vs-iterations"),
                    help="which table")  # fmt: skip
@@ -366,17 +227,15 @@ def _parser() -> argparse.ArgumentParser:
 
     about = "Trained nets that ship with the package."
     parts = verbs.add_parser("zoo", help=about, description=about).add_subparsers(required=True, metavar="list|check")
-    _verb(parts, "list", _zoo_list, "List the trained nets.", "gloronet zoo list")
+    _verb(parts, "list", "List the trained nets.", "gloronet zoo list")
     about = "Certify a net's whole test set anew and check its proof."
-    q = _verb(parts, "check", _zoo_check, about, "gloronet zoo check mnist-0.3")
+    q = _verb(parts, "check", about, "gloronet zoo check mnist-0.3")
     q.add_argument("name", help="a name of gloronet zoo list")
     _placing(q)
     return parser
 
 
-def _verb(
-    verbs: Any, name: str, run: Callable[..., Any], about: str, example: str
-) -> argparse.ArgumentParser:
+def _verb(verbs: Any, name: str, about: str, example: str) -> argparse.ArgumentParser:
     parser = verbs.add_parser(
         name,
         help=about,
@@ -384,7 +243,8 @@ def _verb(
         epilog=f"example:\n  {example}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.set_defaults(run_verb=run)
+    parser.add_argument("--json", action="store_true", help="answer in one JSON document; all else goes to stderr")
+    parser.set_defaults(verb="_".join(parser.prog.split()[1:]))
     return parser
 
 
@@ -408,6 +268,13 @@ def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) == 0:
         raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, not {text!r}")
     return int(text)
+
+
+def _sets(text: str) -> list[list[str]]:
+    sets = [[name.strip() for name in members.split(",")] for members in text.split(";")]
+    if not all(name for members in sets for name in members):
+        raise argparse.ArgumentTypeError(f"must be classes such as 3,5;4,9, not {text!r}")
+    return sets
 
 
 def _one_line(error: GloroError) -> str:

@@ -183,6 +183,18 @@ def to_dict(config: Config) -> dict[str, Any]:
     return _without_none(dataclasses.asdict(config))
 
 
+def settings(config: Config) -> dict[str, Any]:
+    """Every setting by the name that --set knows it by.
+
+    >>> settings(Config())["train.epochs"]
+    100
+    """
+    flat: dict[str, Any] = {}
+    for key, value in to_dict(config).items():
+        flat |= {f"{key}.{name}": inner for name, inner in value.items()} if isinstance(value, dict) else {key: value}
+    return flat
+
+
 def from_dict(table: dict[str, Any]) -> Config:
     """The inverse of `to_dict`."""
     return _build(Config, table, "")

@@ -31,13 +31,13 @@ console = Console(stderr=True)
 
 
 def open_run(run: Path, root: Path | None, device: str | None) -> tuple[Config, GloRoNet, data.Dataset]:
-    _require_own(run)
+    require_own(run)
     net = load(run).to(pick_device(device))
     config = read_toml(run / "config.toml")
     return config, net, load_data(config.data.name, root)
 
 
-def _require_own(run: Path) -> None:
+def require_own(run: Path) -> None:
     """A net of the zoo is part of the package: nothing is written beside it."""
     if str(run).startswith(zoo.PREFIX):
         name = str(run).removeprefix(zoo.PREFIX)
@@ -63,7 +63,7 @@ def load_data(name: str, root: Path | None, shown: bool = True) -> data.Dataset:
 
 def bound_of(run: Path, net: GloRoNet) -> Bound:
     """The run's bound: read from bound.json where it is about this very net, proved and written otherwise."""
-    _require_own(run)
+    require_own(run)
     path = run / "bound.json"
     with bar("bounding", None) as advance:
         proved = net.bound(lambda name: advance(0, f"bounding {name or 'the top'}"), known=_read_bound(path))
@@ -134,9 +134,12 @@ def _commit() -> str | None:
 def read_summary(run: Path) -> dict[str, Any]:
     path = run / "summary.json"
     try:
-        return json.loads(path.read_text()) if path.exists() else {}
-    except json.JSONDecodeError as e:
+        summary = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        if not isinstance(summary, dict):
+            raise ValueError("it is no object")
+    except ValueError as e:
         raise ConfigError(f"{path} is damaged ({e}); delete it and run: gloronet certify {run}") from None
+    return summary
 
 
 def write_json(path: Path, table: dict[str, Any]) -> None:

@@ -18,8 +18,10 @@ from gloronet.config import Config, changed, from_dict, parse_epsilon, read_toml
 from gloronet.errors import ConfigError, GloroError
 from gloronet.export import export_onnx, require_exportable
 from gloronet.lower import global_lower, local_lower, lower_margins, vra_at, vra_estimate_to_tolerance
-from gloronet.net import SEMANTICS
+from gloronet.net import SEMANTICS, LayerRow
+from gloronet.program import Bound
 from gloronet.proof import write as write_proof
+from gloronet.relaxed import Affinity, Relaxation, RelaxedTable, Top, certify_relaxed_set
 from gloronet.run import create, load, save
 from gloronet.smoothing import SmoothedTable, smoothed_set
 from gloronet.train import fit, joined, pick_device, progress_on
@@ -99,6 +101,8 @@ def certify(
     else:  # what is there is about another ε or another net
         for stale in ("attacks.csv", "attacks_minimal.csv", "attacks_art.csv", "proof.json"):
             (run / stale).unlink(missing_ok=True)
+        for relaxed in run.glob("certificates-*.csv"):
+            relaxed.unlink()
     if not kept or not (run / "gallery.npz").exists():
         folder.write_npz(run / "gallery.npz", gallery(table, dataset.test_x))
     if proof:
@@ -127,6 +131,44 @@ def certify(
     folder.write_json(run / "summary.json", summary | {"seconds": spent | {"certify": seconds}})
     report.write(run)
     return table
+
+
+def relax(
+    run: Path,
+    *,
+    top: int | None = None,
+    affinity: Sequence[Sequence[str]] = (),
+    epsilon: str | None = None,
+    per_sample: bool = False,
+    root: Path | None = None,
+    device: str | None = None,
+) -> dict[str, dict[str, RelaxedTable]]:
+    """Certifies the test set under relaxed guarantees: certificates-top3.csv, certificates-affinity.csv.
+
+    A table for each guarantee and semantics; those written are `"real"`. Affinity sets name classes, or give
+    their indices. Nothing else in the run changes.
+    """
+    _, net, dataset = folder.open_run(run, root, device)
+    relaxations: dict[str, Relaxation] = {}
+    if top is not None:
+        relaxations[f"top{top}"] = Top(top)
+    if affinity:
+        relaxations["affinity"] = Affinity([[_class(c, dataset) for c in members] for members in affinity])
+    for relaxation in relaxations.values():
+        relaxation.most(net.classes)  # so that a mistake is told before the work begins
+    folder.bound_of(run, net)
+    names = [s for s in SEMANTICS if s == "real" or net.speaks_of(s)]
+    tables: dict[str, dict[str, RelaxedTable]] = {}
+    with folder.bar("certifying", len(relaxations) * len(names) * len(dataset.test_x)) as advance:
+        for name, relaxation in relaxations.items():
+            tables[name] = {
+                semantics: certify_relaxed_set(
+                    net, dataset.test_x, dataset.test_y, relaxation, epsilon, semantics, per_sample, progress=advance
+                )
+                for semantics in names
+            }
+            tables[name]["real"].write(run / f"certificates-{name}.csv")
+    return tables
 
 
 def attack(
@@ -195,21 +237,25 @@ def attack(
     return found_in
 
 
-def lipschitz(run: Path) -> str:
-    """The per-layer table of estimates and bounds, and the margin constants."""
+def lipschitz(run: Path) -> tuple[Bound, list[LayerRow]]:
+    """The run's bound, and each layer's estimate and bound: as in bound.json, written where it was not there."""
     net = load(run)
-    proved = folder.bound_of(run, net)
-    off = proved.margins[~torch.eye(len(proved.margins), dtype=torch.bool)]
-    return (
-        f"{net.explain()}\nmargin constants K_ij from {float(off.min()):.6f} to {float(off.max()):.6f}; "
-        f"proved in {proved.seconds:.2f} s; digest {proved.digest[:16]}"
-    )
+    return folder.bound_of(run, net), net.layers()
+
+
+class Headroom(NamedTuple):
+    """A matrix of constants, and the VRA it would give."""
+
+    constants: str
+    largest: float
+    """max K_ij."""
+    vra: float
 
 
 def headroom(
     run: Path, *, steps: int = 500, root: Path | None = None, device: str | None = None
-) -> list[tuple[str, float, float]]:
-    """(which constants, largest K_ij, VRA): what tighter constants could buy at most.
+) -> list[Headroom]:
+    """What tighter constants could buy at most.
 
     The bound certifies. The estimates are power iteration, as the paper counts (float32, to a tolerance) and
     until it stands in float64; the lower one was found by search.
@@ -226,12 +272,12 @@ def headroom(
     with folder.bar("searching", steps) as advance:
         found = lower_margins(net, train, steps, progress=advance)
 
-    def row(name: str, margins: torch.Tensor) -> tuple[str, float, float]:
-        return name, float(margins.max()), vra_at(logits, dataset.test_y, margins, net.epsilon)
+    def row(name: str, margins: torch.Tensor) -> Headroom:
+        return Headroom(name, float(margins.max()), vra_at(logits, dataset.test_y, margins, net.epsilon))
 
     return [
         row("bound", proved.margins),
-        ("estimate, as the paper counts", float(paper.margins.max()), paper.vra),
+        Headroom("estimate, as the paper counts", float(paper.margins.max()), paper.vra),
         row("estimate, converged", estimated),
         row("lower bound, found by search", found),
     ]
@@ -320,7 +366,7 @@ class ZooCheck(NamedTuple):
 
     claimed: dict[str, float]
     found: dict[str, float]
-    files: list[str]
+    files: tuple[Path, Path, Path]
     """The proof, the model and the official test images, as `gloronet check` takes them."""
 
 
@@ -341,13 +387,7 @@ def zoo_check(name: str, *, root: Path | None = None, device: str | None = None)
             f"{name} claims a VRA of {claims['vra'][missed[0]]:.2%} ({missed[0]}); found here: {found[missed[0]]:.2%}."
         )
     images = data.data_root(root) / claims["inputs"]
-    files = [entry / "proof.json", entry / "model.safetensors", images]
-    return ZooCheck(claims["vra"], found, [str(file) for file in files])
-
-
-def summary_table(run: Path) -> Any:
-    """The table printed at the end: clean / PGD / VRA at ε / mean radius / seconds."""
-    return report.summary_table(folder.read_summary(run))
+    return ZooCheck(claims["vra"], found, (entry / "proof.json", entry / "model.safetensors", images))
 
 
 def _train(
@@ -382,6 +422,16 @@ def _train(
     if attacked and config.norm == "l2":
         attack(run, samples=attacked, root=root, device=device)
     return run
+
+
+def _class(text: str, dataset: data.Dataset) -> int:
+    """The index of a class, by its name or, where no class has that name, by the index itself."""
+    if text in dataset.classes:
+        return dataset.classes.index(text)
+    if text.isdecimal() and int(text) < len(dataset.classes):
+        return int(text)
+    known = ", ".join(dataset.classes[:10]) + (", …" if len(dataset.classes) > 10 else "")
+    raise ConfigError(f"{dataset.name} has no class {text!r}; its classes are {known}.")
 
 
 def _add_adversaries(path: Path, adversarial: np.ndarray, distance: np.ndarray) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from gloronet.config import to_dict
+from gloronet.config import settings
 from gloronet.report import counts, evidence, html, style
 from gloronet.report.counts import down, nearest, percent
 from gloronet.report.html import Markup, tag
@@ -99,7 +97,7 @@ def _claim(run: Run) -> Markup:
 
 
 def _settings(run: Run) -> Markup:
-    rows = [(name, tag("code", value)) for name, value in _flat(to_dict(run.config))]
+    rows = [(name, tag("code", value)) for name, value in settings(run.config).items()]
     return html.section("Settings", html.table(("config.toml", "value"), rows, "text"))
 
 
@@ -127,10 +125,3 @@ def _attack_epsilon(run: Run, attack: Attack) -> str:
 
 def _short(value: object) -> str:
     return f"{value:.1f}" if isinstance(value, int | float) else str(value)
-
-
-def _flat(table: dict[str, Any], prefix: str = "") -> list[tuple[str, object]]:
-    rows: list[tuple[str, object]] = []
-    for key, value in table.items():
-        rows += _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else [(prefix + key, value)]
-    return rows

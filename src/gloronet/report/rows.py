@@ -29,6 +29,8 @@ from gloronet.report.files import (
     read_text,
 )
 
+NORMS = {"l2": "ℓ2", "linf": "ℓ∞"}
+
 
 @dataclass(frozen=True)
 class Certificates:
@@ -109,19 +111,12 @@ class Regions:
 
 
 @dataclass(frozen=True)
-class Run:
-    """Everything a report is made of."""
+class Trained:
+    """What a run has before it is certified."""
 
     config: Config
-    epsilon: float
-    epsilon_text: str
-    certificates: Certificates
-    attack: Attack | None
-    minimal: Attack | None
     metrics: dict[str, Array] | None
     bound: Bound | None
-    gallery: Gallery | None
-    regions: Regions | None
     summary: dict[str, Any]
 
     def class_name(self, k: int) -> str:
@@ -130,32 +125,57 @@ class Run:
 
     @property
     def norm(self) -> str:
-        return {"l2": "ℓ2", "linf": "ℓ∞"}[self.config.norm]
+        return NORMS[self.config.norm]
+
+
+@dataclass(frozen=True)
+class Run(Trained):
+    """Everything a report is made of."""
+
+    epsilon: float
+    epsilon_text: str
+    certificates: Certificates
+    attack: Attack | None
+    minimal: Attack | None
+    gallery: Gallery | None
+    regions: Regions | None
 
 
 def read(run: Path) -> Run:
     """The run folder `run`; ConfigError when a required file is missing or any file is malformed."""
-    config = read_toml(run / "config.toml")
-    if not (run / "certificates.csv").exists():
+    trained = read_trained(run)
+    if not is_certified(run):
         raise ConfigError(f"{run} holds no certificates.csv; run `gloronet certify {run}` first.")
-    certificates = _certificates(run / "certificates.csv")
-    summary = _optional(run / "summary.json", _summary) or {}
-    text = str(summary.get("epsilon_text", summary.get("epsilon", config.epsilon)))
-    epsilon = parse_epsilon(summary.get("epsilon", config.epsilon), f"{run / 'summary.json'}: epsilon")
+    certificates, summary = _certificates(run / "certificates.csv"), trained.summary
+    text = str(summary.get("epsilon_text", summary.get("epsilon", trained.config.epsilon)))
+    epsilon = parse_epsilon(summary.get("epsilon", trained.config.epsilon), f"{run / 'summary.json'}: epsilon")
     _same_epsilon(run / "certificates.csv", certificates, epsilon, text)
     return Run(
-        config=config,
+        **vars(trained),
         epsilon=epsilon,
         epsilon_text=text,
         certificates=certificates,
         attack=_optional(run / "attacks.csv", lambda path: _attack(path, certificates)),
         minimal=_optional(run / "attacks_minimal.csv", lambda path: _attack(path, certificates)),
-        metrics=_optional(run / "metrics.jsonl", _metrics),
-        bound=_optional(run / "bound.json", _bound),
         gallery=_optional(run / "gallery.npz", lambda path: _gallery(path, certificates)),
         regions=_optional(run / "regions.npz", _regions),
-        summary=summary,
     )
+
+
+def read_trained(run: Path) -> Trained:
+    """What a run folder says of its training and its bound, certified or not."""
+    if not (run / "config.toml").exists():
+        raise ConfigError(f"{run} is not a run folder: it holds no config.toml.")
+    return Trained(
+        config=read_toml(run / "config.toml"),
+        metrics=_optional(run / "metrics.jsonl", _metrics),
+        bound=_optional(run / "bound.json", _bound),
+        summary=_optional(run / "summary.json", _summary) or {},
+    )
+
+
+def is_certified(run: Path) -> bool:
+    return (run / "certificates.csv").exists()
 
 
 def _optional(path: Path, reader: Callable[[Path], Any]) -> Any:

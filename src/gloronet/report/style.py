@@ -71,8 +71,10 @@ def percent_axis(ax: Axes) -> None:
 
 
 def mark_epsilon(ax: Axes, epsilon: float, text: str) -> None:
-    """A dashed line at ε with its name on top of the axes."""
+    """A dashed line at ε with its name on top of the axes; no name where `text` is empty."""
     ax.axvline(epsilon, color=INK, linewidth=1.1, linestyle=(0, (4, 3)))
+    if not text:
+        return
     ax.annotate(
         f"ε = {text}",
         (epsilon, 1),

@@ -15,6 +15,7 @@ from gloronet.reproduce import page
 from gloronet.reproduce.columns import Effort
 from gloronet.reproduce.records import TIGHTNESS
 from gloronet.reproduce.runner import PLANS, Bench
+from gloronet.reproduce.table import Table
 from gloronet.reproduce.tables import TABLES
 
 TIGHTNESS_ROW = "mnist"
@@ -33,8 +34,8 @@ def reproduce(
     root: Path | None = None,
     effort: Effort | None = None,
     note: Callable[[str], None] = print,
-) -> str:
-    """Runs what the table lacks, writes records, tables, figures and the page, and answers the table in Markdown."""
+) -> list[Table]:
+    """Runs what the table lacks, writes records, tables, figures and the page, and answers the table."""
     if what not in TABLES:
         raise ConfigError(f"There is no table {what!r}; there are {', '.join(TABLES)}.")
     bench = Bench(results, runs, note, effort or Effort(), device, root, tuple(changes))
@@ -45,7 +46,7 @@ def reproduce(
     else:
         bench.complete(what, rows, seeds)
     page.write(results)
-    return "\n\n".join(table.markdown() for table in TABLES[what](results))
+    return TABLES[what](results)
 
 
 __all__ = ["PLANS", "TABLES", "Effort", "reproduce"]

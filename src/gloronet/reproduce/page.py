@@ -8,13 +8,13 @@ from pathlib import Path
 
 from gloronet.report import html
 from gloronet.report.html import Markup, tag
-from gloronet.report.style import ATTACKED, ESTIMATED, PROVED
+from gloronet.report.style import ATTACKED
 from gloronet.reproduce import paper, tables, text
 from gloronet.reproduce.audit import ALARM
 from gloronet.reproduce.figures import Drawing, drawings
 from gloronet.reproduce.records import Record, mean, read
 from gloronet.reproduce.rows import FAMILIES, NOT_MEASURED
-from gloronet.reproduce.table import Table, markdown
+from gloronet.reproduce.table import CSS, Table, markdown
 
 TITLES = {
     "main": "Clean, attacked, proved",
@@ -63,7 +63,7 @@ def _page(records: list[Record], made: dict[str, list[Table]], drawn: list[tuple
         alarms = [tag("p", note, kind="alarm") for table in found for note in table.notes if note.startswith(ALARM)]
         parts.append(html.section(TITLES[name], *alarms, *figures, *(table.html() for table in found)))
     parts += [_chosen(records), _provenance(records)]
-    return html.document("The paper, row by row · gloronet", html.join(parts), _CSS)
+    return html.document("The paper, row by row · gloronet", html.join(parts), CSS + _CSS)
 
 
 def _head(records: list[Record]) -> Markup:
@@ -140,27 +140,6 @@ figure img {{ max-width: 900px; }}
 figcaption, .note-line {{ max-width: 76em; }}
 section h3 {{ font-size: 1.02rem; margin-top: 1.9em; }}
 .card .label {{ min-height: 2.9em; }}
-table.results {{ font-size: .82rem; }}
-table.results th, table.results td {{ padding: 6px 10px 6px 0; }}
-table.results thead th {{ line-height: 1.3; }}
-table.results tr.groups th {{ text-align: center; color: var(--ink); font-weight: 600; padding: 4px 12px 4px 0;
-  border-bottom: 0; }}
-table.results tr.groups th:not(:empty) {{ border-bottom: 2px solid var(--line); }}
-table.results tbody th {{ text-align: left; min-width: 11em; }}
-table.results .first:not(:first-child) {{ padding-left: 20px; }}
-table.results th.text, table.results td.text {{ text-align: left; padding-left: 20px; }}
-table.results td.text {{ color: var(--muted); min-width: 12em; }}
-table.results td.bound {{ color: {PROVED}; }}
-table.results td.main {{ font-weight: 650; }}
-table.results th.estimate {{ color: {ESTIMATED}; }}
-table.results td.estimate {{ color: {ESTIMATED}; font-style: italic; }}
-table.results tr.ours {{ background: #f1f7fb; }}
-table.results tr.ours th {{ font-weight: 650; }}
-table.results tr.literature, table.results tr.literature td, table.results tr.literature th {{ color: var(--muted); }}
-table.results tr.literature th {{ font-style: italic; }}
-table.results small {{ color: var(--muted); font-weight: 400; font-size: .86em; display: block; }}
-table.results small span {{ white-space: nowrap; }}
-table.results .none {{ color: #a9b2bc; }}
 .alarm {{ border-left-color: {ATTACKED}; }}
 @media (max-width: 640px) {{ .card .label {{ min-height: 0; }} }}
 """

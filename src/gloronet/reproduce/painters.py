@@ -6,7 +6,8 @@ A colour is a kind of row in every figure; hollow marks are the paper's, filled 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,8 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 
 from gloronet.config import parse_epsilon
 from gloronet.report import style
+from gloronet.report.files import Array
+from gloronet.report.rows import NORMS
 from gloronet.reproduce.points import ConstantRow, CurveRow, SpeedRow
 from gloronet.reproduce.rows import FAMILIES
 
@@ -32,23 +35,49 @@ _BY_LABEL = {FAMILIES[name].label: colour for name, colour in _COLOURS.items()}
 _SPARE = ("#0B3C5D", "#7A9E3B", "#A0522D", "#B8860B")
 
 
+@dataclass(frozen=True)
+class Curve:
+    """A line of `overlay`: certified accuracy against radius, and the VRA at its own ε."""
+
+    data: str
+    row: str
+    radius: Array
+    certified: Array
+    vra: float
+    epsilon: str
+    norm: str = NORMS["l2"]
+
+
 def curves(figure: Figure, rows: Sequence[CurveRow]) -> None:
+    def look(label: str) -> dict[str, Any]:
+        return {"color": _colour(label, rows), "linewidth": 2.4 if label.endswith("our settings") else 1.7}
+
+    found = []
+    for data, label in dict.fromkeys((row.data, row.row) for row in rows):
+        own = [row for row in rows if (row.data, row.row) == (data, label)]
+        radius, certified = np.array([r.radius for r in own]), np.array([r.certified for r in own])
+        found.append(Curve(data, label, radius, certified, own[0].vra, own[0].epsilon))
+    overlay(figure, found, look)
+
+
+def overlay(figure: Figure, rows: Sequence[Curve], look: Callable[[str], dict[str, Any]]) -> None:
+    """A panel a data set, with all its curves; the dots are the VRA, each at its own ε."""
     for ax, here in _panels(figure, rows):
-        epsilon = parse_epsilon(here[0].epsilon)
-        end = 2 * epsilon
-        for label in dict.fromkeys(row.row for row in here):
-            own = [row for row in here if row.row == label]
-            radius, share = np.array([r.radius for r in own]), np.array([r.certified for r in own])
-            colour = _colour(label, rows)
-            ax.plot(radius, share, color=colour, linewidth=2.4 if label.endswith("our settings") else 1.7)
-            ax.plot(epsilon, own[0].vra, "o", color=colour, markersize=6, markeredgecolor="white", zorder=5)
-            alive = radius[(share > 0.02) & np.isfinite(radius)]
+        names = {parse_epsilon(text): text for text in {row.epsilon for row in here}}
+        widest = max(names)
+        end = 2 * widest
+        for row in here:
+            ax.plot(row.radius, row.certified, **look(row.row))
+            ax.plot(parse_epsilon(row.epsilon), row.vra, "o", color=look(row.row)["color"], markersize=6,
+                    markeredgecolor="white", zorder=5, clip_on=False)  # fmt: skip
+            alive = row.radius[(row.certified > 0.02) & np.isfinite(row.radius)]
             end = max(end, 1.05 * float(alive[-1]) if len(alive) else 0.0)
+        end = (min(end, 6 * widest) if widest else end) or 1.0
         style.percent_axis(ax)
-        style.mark_epsilon(ax, epsilon, here[0].epsilon)
-        ax.set_xlim(0, min(end, 6 * epsilon))
-        ax.set_xlabel("radius r (ℓ2)")
-    _legend(figure, rows, lambda colour: {"color": colour})
+        _mark(ax, names, 0.13 * end)
+        ax.set_xlim(0, end)
+        ax.set_xlabel(f"radius r ({here[0].norm})")
+    _legend(figure, rows, lambda label: {k: v for k, v in look(label).items() if k in ("color", "linestyle")})
 
 
 def speeds(figure: Figure, rows: Sequence[SpeedRow]) -> None:
@@ -80,7 +109,7 @@ def speeds(figure: Figure, rows: Sequence[SpeedRow]) -> None:
         Line2D([], [], marker="x", linestyle="", color=style.MUTED, label="literature, from the paper"),
     ]
     shown = [row for row in rows if row.source != "literature"]
-    _legend(figure, shown, lambda colour: {"color": colour, "marker": "o", "linestyle": ""}, marks)
+    _legend(figure, shown, lambda label: {"color": _colour(label, shown), "marker": "o", "linestyle": ""}, marks)
 
 
 def constants(figure: Figure, rows: Sequence[ConstantRow]) -> None:
@@ -124,12 +153,23 @@ def _bar(ax: Axes, row: ConstantRow, y: float, colour: str, filled: bool) -> Non
             ax.plot(number, y, marker, color=colour, markerfacecolor=face, markersize=5.5 if filled else 4.5, zorder=4)
 
 
+def _mark(ax: Axes, names: dict[float, str], apart: float) -> None:
+    """A line at each ε; of two names that would be written over one another only the first."""
+    last = -math.inf
+    for epsilon in sorted(names):
+        room = epsilon - last > apart
+        style.mark_epsilon(ax, epsilon, names[epsilon] if room else "")
+        last = epsilon if room else last
+
+
 def _panels(figure: Figure, rows: Sequence[Any]) -> list[tuple[Axes, list[Any]]]:
     """A panel a data set, two in a line, with the rows that belong in it."""
     data = list(dict.fromkeys(row.data for row in rows))
     down, across = math.ceil(len(data) / 2), min(len(data), 2)
-    legend = 0.24 * math.ceil(len({row.row for row in rows}) / 2) + 0.25
-    figure.set_size_inches(1.55 * style.WIDTH, 2.75 * down + legend)
+    width, height = (1.55 * style.WIDTH, 2.75 * down) if across > 1 else (1.15 * style.WIDTH, 3.6)
+    labels = {row.row for row in rows}
+    legend = 0.24 * math.ceil(len(labels) / _legend_columns(labels, width)) + 0.25
+    figure.set_size_inches(width, height + legend)
     axes = figure.subplots(down, across, squeeze=False).ravel()
     for ax in axes[len(data) :]:
         ax.set_axis_off()
@@ -144,8 +184,14 @@ def _legend(
     figure: Figure, rows: Sequence[Any], look: Callable[[str], dict[str, Any]], marks: Sequence[Line2D] = ()
 ) -> None:
     labels = dict.fromkeys(row.row for row in rows)
-    handles = [Line2D([], [], label=label, **look(_colour(label, rows))) for label in labels]
-    figure.legend(handles=[*handles, *marks], loc="outside upper left", ncols=2, fontsize=9)
+    columns = _legend_columns(labels, figure.get_figwidth())
+    handles = [Line2D([], [], label=label, **look(label)) for label in labels]
+    figure.legend(handles=[*handles, *marks], loc="outside upper left", ncols=columns, fontsize=9)
+
+
+def _legend_columns(labels: Iterable[str], width: float) -> int:
+    """Two, where the longest label leaves room for another beside it: some ten letters an inch."""
+    return 2 if max(map(len, labels)) < 5 * width else 1
 
 
 def _colour(label: str, rows: Sequence[Any]) -> str:

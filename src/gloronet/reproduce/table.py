@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gloronet.report.html import Markup, esc, join, tag
+from gloronet.report.style import ESTIMATED, PROVED
 
 MISSING = "–"
 
@@ -119,3 +120,29 @@ def _spread(text: str) -> Markup:
 def _plain(text: str) -> str:
     """Text that Markdown takes as it stands, on one line."""
     return re.sub(r"([\\`*_|<\[])", r"\\\1", " ".join(text.split()))
+
+
+CSS = f"""
+table.results {{ font-size: .82rem; }}
+table.results th, table.results td {{ padding: 6px 10px 6px 0; }}
+table.results thead th {{ line-height: 1.3; }}
+table.results tr.groups th {{ text-align: center; color: var(--ink); font-weight: 600; padding: 4px 12px 4px 0;
+  border-bottom: 0; }}
+table.results tr.groups th:not(:empty) {{ border-bottom: 2px solid var(--line); }}
+table.results tbody th {{ text-align: left; min-width: 11em; }}
+table.results .first:not(:first-child) {{ padding-left: 20px; }}
+table.results th.text, table.results td.text {{ text-align: left; padding-left: 20px; }}
+table.results td.text {{ color: var(--muted); min-width: 12em; }}
+table.results td.bound {{ color: {PROVED}; }}
+table.results td.main {{ font-weight: 650; }}
+table.results th.estimate {{ color: {ESTIMATED}; }}
+table.results td.estimate {{ color: {ESTIMATED}; font-style: italic; }}
+table.results tr.ours {{ background: #f1f7fb; }}
+table.results tr.ours th {{ font-weight: 650; }}
+table.results tr.literature, table.results tr.literature td, table.results tr.literature th {{ color: var(--muted); }}
+table.results tr.literature th {{ font-style: italic; }}
+table.results small {{ color: var(--muted); font-weight: 400; font-size: .86em; display: block; }}
+table.results small span {{ white-space: nowrap; }}
+table.results .none {{ color: #a9b2bc; }}
+"""
+"""What `Table.html` adds to the look all pages share."""

@@ -8,7 +8,7 @@ document, and the service lives on. Importing this needs the extra `[serve]`.
 from gloronet.serve.app import application
 from gloronet.serve.engine import About, Answer, Engine, OnnxEngine, TorchEngine
 from gloronet.serve.limits import Limits
-from gloronet.serve.server import serve
+from gloronet.serve.server import Service, listening
 from gloronet.serve.source import Served, open_served
 
 __all__ = [
@@ -18,8 +18,9 @@ __all__ = [
     "Limits",
     "OnnxEngine",
     "Served",
+    "Service",
     "TorchEngine",
     "application",
+    "listening",
     "open_served",
-    "serve",
 ]

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import uvicorn
 
 from gloronet.errors import ConfigError
 from gloronet.serve.app import application
+from gloronet.serve.engine import About
 from gloronet.serve.limits import Limits
 from gloronet.serve.source import open_served
 
@@ -17,33 +20,39 @@ SHUTDOWN = 60
 """Seconds that requests already taken have to finish."""
 
 
-def serve(
+class Service(NamedTuple):
+    """A net with an address; nobody is answered before `run`."""
+
+    name: str
+    url: str
+    about: About
+    run: Callable[[], None]
+    """Answers until SIGTERM or Ctrl-C, which let what was taken finish first."""
+
+
+@contextmanager
+def listening(
     what: str,
     host: str = "127.0.0.1",
     port: int = 8000,
     root: Path | None = None,
     version: str = "",
-    note: Callable[[str], None] = print,
     limits: Limits | None = None,
-) -> None:
-    """Serves a run folder, `zoo:NAME` or `model.onnx`; SIGTERM and Ctrl-C let what was taken finish first.
+) -> Iterator[Service]:
+    """A service of a run folder, `zoo:NAME` or `model.onnx`.
 
     The address is bound before the net is opened: a port that is taken is heard of at once. Port 0 finds a free one.
     """
-    with _bound(host, port) as listening:
+    with _bound(host, port) as bound:
         served = open_served(what, root)
         app = application(served, version, limits)
         config = uvicorn.Config(
             app, log_level="warning", access_log=False, server_header=False,
             timeout_graceful_shutdown=SHUTDOWN, timeout_keep_alive=30, h11_max_incomplete_event_size=2**16,
         )  # fmt: skip
-        about = served.engine.about
         shown = f"[{host}]" if ":" in host else host
-        note(
-            f"{served.name} ({about.semantics}, {about.norm}, {about.engine}) at "
-            f"http://{shown}:{listening.getsockname()[1]}/ — Ctrl-C stops"
-        )
-        uvicorn.Server(config).run(sockets=[listening])
+        url = f"http://{shown}:{bound.getsockname()[1]}/"
+        yield Service(served.name, url, served.engine.about, lambda: uvicorn.Server(config).run(sockets=[bound]))
 
 
 def _bound(host: str, port: int) -> socket.socket:
