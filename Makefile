@@ -1,10 +1,11 @@
 # make demo   train, certify, attack and plot the embedded default
 # make test   everything that must hold, in under ten minutes on two cores
 # make lint   ruff and mypy alone
+# make docs   the documentation site, into build/site; without a warning, or not at all
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-all lint clean
+.PHONY: demo test test-all lint docs clean
 
 demo: .venv/installed
 	$(BIN)/gloronet train
@@ -18,6 +19,9 @@ test-all: .venv/installed lint
 lint: .venv/installed
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+docs: .venv/installed
+	$(BIN)/python -m sphinx -W --keep-going -q -d build/doctrees docs build/site
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

@@ -1,9 +1,7 @@
-"""The paper's Theorem 3 on toy sets, and the pages docs/theorem3.md and docs/guarantee.md."""
+"""The paper's Theorem 3 on toy sets, and the page docs/theorem3.md."""
 
 from __future__ import annotations
 
-import re
-import struct
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +9,7 @@ import pytest
 import torch
 from docs import theorem3
 from docs.theorem3 import Construction
+from tests.pages import png_size
 
 from gloronet import margins
 
@@ -176,7 +175,7 @@ def test_the_simple_form_needs_logits_that_share_the_margin() -> None:
     assert (lead > c.epsilon * c.constant).all()
 
 
-# The pages
+# The page
 
 
 def test_the_script_prints_what_the_page_shows_and_draws_its_picture(
@@ -184,27 +183,4 @@ def test_the_script_prints_what_the_page_shows_and_draws_its_picture(
 ) -> None:
     theorem3.main(tmp_path)
     assert f"```\n{capsys.readouterr().out}```\n" in (DOCS / "theorem3.md").read_text()
-    assert _png_size(tmp_path / "theorem3.png") == _png_size(DOCS / "theorem3.png")
-
-
-def test_the_code_of_the_guarantee_page_runs_and_prints_what_it_shows(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    text = (DOCS / "guarantee.md").read_text()
-    found = re.findall(r"^```python\n(.*?)^```\n(?:\n```\n(.*?)^```\n)?", text, re.M | re.S)
-    assert len(found) >= 2
-    names: dict[str, object] = {}
-    for code, shown in found:
-        exec(compile(code, "guarantee.md", "exec"), names)
-        assert capsys.readouterr().out == shown
-
-
-@pytest.mark.parametrize("page", ["theorem3.md", "guarantee.md"])
-def test_linked_files_exist(page: str) -> None:
-    links = re.findall(r"\]\(([^)#:]+)\)", (DOCS / page).read_text())
-    assert links
-    assert all((DOCS / link).exists() for link in links)
-
-
-def _png_size(path: Path) -> tuple[int, ...]:
-    return struct.unpack(">II", path.read_bytes()[16:24])
+    assert png_size(tmp_path / "theorem3.png") == png_size(DOCS / "theorem3.png")
