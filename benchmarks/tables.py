@@ -188,8 +188,7 @@ def trials(data: str, epsilon: str) -> str:
     every = record.every("trials")
     found = [r for r in every if (r["config"]["data"]["name"], r["config"]["epsilon"]) == (data, epsilon)]
     rows = [(r["config"], r["clean"], r["vra"], "; ".join(r.get("patched", []))) for r in found]
-    commits = ", ".join(dict.fromkeys(r["commit"] for r in found))
-    return _trials(rows, "VRA by bounds") + _where({**found[0], "commit": commits})
+    return _trials(rows, "VRA by bounds") + _where(*found)
 
 
 def earlier_trials() -> str:
@@ -203,6 +202,7 @@ def _trials(found: list[tuple[dict[str, Any], float, float, str]], vra_is: str) 
     names = ("optimizer", "lr", "loss", "lam", "epsilon_train", "epsilon_schedule")
     names += ("augmentation", "batch_size", "epochs")
     told = {name: [str(c["train"].get(name, "–")) for c, *_ in found] for name in names}
+    told["activation"] = [c["model"].get("activation", "–") for c, *_ in found]
     told = {"network": [f"`{c['model']['architecture']}`" for c, *_ in found], **told}
     told["besides"] = [patch or "–" for *_, patch in found]
     shown = {name: values for name, values in told.items() if len(set(values)) > 1 or name in ("optimizer", "epochs")}
@@ -342,9 +342,16 @@ def _table(head: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def _where(r: dict[str, Any]) -> str:
-    chip = r["gpu"] or f"{r['cpu']}, {r['threads']} threads"
-    return f"\n\nOn {chip}, torch {r['torch']}; commit {r['commit']}, {r['date']}."
+def _where(*records: dict[str, Any]) -> str:
+    def every(name: str) -> str:
+        return ", ".join(dict.fromkeys(r[name] for r in records))
+
+    chips = dict.fromkeys(f"{r['gpu'] or _cpu(r)}, torch {r['torch']}" for r in records)
+    return f"\n\nOn {'; '.join(chips)}; commit {every('commit')}, {every('date')}."
+
+
+def _cpu(r: dict[str, Any]) -> str:
+    return f"{r['cpu']}, {r['threads']} thread{'s' if r['threads'] > 1 else ''}"
 
 
 if __name__ == "__main__":

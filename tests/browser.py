@@ -156,7 +156,7 @@ def main(address: str, path: str) -> None:
         page.open(address)
         page.click("clear")
         draw(page)
-        page.until("document.body.dataset.prediction !== ''")
+        page.until("document.getElementById('verdict').getAttribute('aria-busy') === 'false'")
         page.click("attack")
         page.until("!document.getElementById('attacked').hidden", 60)
         time.sleep(0.5)  # the rings have stopped moving

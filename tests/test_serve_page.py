@@ -17,7 +17,11 @@ from tests.serving import Service, service, small_run
 if executable() is None:
     pytest.skip("there is no Chromium on this machine", allow_module_level=True)
 
-READY = "document.body.dataset.prediction !== ''"
+READY = (
+    "document.body.dataset.prediction !== ''"
+    " && document.getElementById('verdict').getAttribute('aria-busy') === 'false'"
+)
+"""There is an answer, and it is about what is drawn."""
 
 
 @pytest.fixture(scope="module")

@@ -216,11 +216,16 @@ async function ask(path, body) {
 
 let busy = false;
 let again = false;
+function working(yes) {  // meanwhile the answer shown is about an earlier input: it fades
+  busy = yes;
+  for (const id of ["verdict", "ring", "scores"]) at(id).setAttribute("aria-busy", yes);
+}
+
 async function certify() {  // one request at a time; what changed meanwhile is asked for next
   adversary = null;
   at("attacked").hidden = true;
   if (busy) { again = true; return; }
-  busy = true;
+  working(true);
   do {
     again = false;
     try {
@@ -232,7 +237,7 @@ async function certify() {  // one request at a time; what changed meanwhile is 
     }
     show();
   } while (again);
-  busy = false;
+  working(false);
 }
 
 async function attack() {
