@@ -34,7 +34,7 @@ import gloronet as gn
 from benchmarks import record
 from gloronet.export import OUTPUTS, nodes
 from gloronet.serve.app import application
-from gloronet.serve.engine import Answer, OnnxEngine
+from gloronet.serve.engine import Answer, OnnxEngine, session
 from gloronet.serve.source import Served
 
 KINDS = ("plain", "certified")
@@ -123,10 +123,7 @@ class PlainEngine:
 
     def __init__(self, path: Path) -> None:
         whole = OnnxEngine(path.with_suffix(".whole.onnx"))
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = 3
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # as `gloronet serve` has it
-        self.about, self.session = whole.about, onnxruntime.InferenceSession(path, options)
+        self.about, self.session = whole.about, session(path)  # as `gloronet serve` has it
 
     def answer(self, x: np.ndarray, epsilon: float | None) -> Answer:
         (logits,) = self.session.run(["logits"], {"x": x})

@@ -1,4 +1,4 @@
-"""What holds for every test process: one thread for each, hypothesis without a stopwatch, and a Ctrl-C that is heard."""
+"""What holds for every test process: one thread each, hypothesis without a stopwatch, a Ctrl-C that is heard."""
 
 import os
 import signal

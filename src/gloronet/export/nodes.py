@@ -76,10 +76,14 @@ def network(g: Graph, program: FrozenProgram) -> dict[str, str]:
 def parts(inside: int) -> int:
     """Into how many sums of at most LONGEST products each the graph splits a dense layer's; 1 where none are even.
 
-    >>> parts(256), parts(4096), parts(3136), parts(1031)
-    (1, 16, 14, 1)
+    Never two: onnxruntime takes a layer into a sum of two, and then it is one long sum again.
+
+    >>> parts(256), parts(512), parts(4096), parts(3136), parts(1031)
+    (1, 4, 16, 14, 1)
     """
-    even = (count for count in range(-(-inside // LONGEST), inside // SHORTEST + 1) if inside % count == 0)
+    if inside <= LONGEST:
+        return 1
+    even = (count for count in range(max(3, -(-inside // LONGEST)), inside // SHORTEST + 1) if inside % count == 0)
     return next(even, 1)
 
 
@@ -94,15 +98,14 @@ def roundings(op: Operator) -> int:
 
 @onnx_rule(Dense)
 def _dense(g: Graph, op: Dense, x: str) -> str:
-    count, inside = parts(op.weight.shape[1]), op.weight.shape[1]
+    count, biases = parts(op.weight.shape[1]), () if op.bias is None else (g.single(op.bias),)
     if count == 1:
-        y = g.add("Gemm", x, *(g.single(t) for t in (op.weight, op.bias) if t is not None), transB=1)
-    else:
-        # What a sum can lose grows with its length: (part, batch, inside) @ (part, inside, outside) keeps it short.
-        each = g.add("Transpose", g.add("Reshape", x, g.whole([0, count, inside // count])), perm=[1, 0, 2])
-        products = g.add("MatMul", each, g.single(op.weight.T.reshape(count, inside // count, -1)))
-        y = g.add("ReduceSum", products, g.whole([0]), keepdims=0)
-        y = y if op.bias is None else g.add("Add", y, g.single(op.bias))
+        y = g.add("Gemm", x, g.single(op.weight), *biases, transB=1)
+    else:  # what a sum can lose grows with its length
+        weights = op.weight.chunk(count, 1)
+        each = zip(g.split(x, [w.shape[1] for w in weights], axis=1), weights, strict=True)
+        sums = [g.add("Gemm", part, g.single(w), *(biases if w is weights[0] else ()), transB=1) for part, w in each]
+        y = g.add("Sum", *sums)
     return g.add("Add", x, y) if op.skip else y
 
 

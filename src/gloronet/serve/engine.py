@@ -8,6 +8,7 @@ certified ⇔ radius > ε.
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -82,7 +83,7 @@ class OnnxEngine:
     """A graph written by `export_onnx`, run by onnxruntime on the CPU, for which its certificates hold."""
 
     def __init__(self, path: str | Path) -> None:
-        self.session = _session(Path(path))
+        self.session = session(Path(path))
         self.about = _about(self.session, Path(path))
 
     def answer(self, x: np.ndarray, epsilon: float | None) -> Answer:
@@ -102,7 +103,8 @@ def onnxruntime_is_here() -> bool:
     return True
 
 
-def _session(path: Path) -> Any:
+def session(path: Path) -> Any:
+    """onnxruntime on that file, as a service wants it."""
     if not path.is_file():
         raise ConfigError(f"There is no file {path}.")
     if not onnxruntime_is_here():
@@ -111,7 +113,8 @@ def _session(path: Path) -> Any:
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
-    # Threads that spin while they wait would take the cores from whoever reads the next request.
+    # A core is left to whoever reads the next request; threads that spin while they wait would take it back.
+    options.intra_op_num_threads = max(1, (os.cpu_count() or 1) - 1)
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     try:
         return onnxruntime.InferenceSession(path.read_bytes(), options, providers=["CPUExecutionProvider"])
