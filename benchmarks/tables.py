@@ -22,7 +22,7 @@ from gloronet.reproduce.table import Table, markdown
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "results"
-PAGES = (ROOT / "README.md", ROOT / "docs" / "performance.md", ROOT / "docs" / "results.md")
+PAGES = (ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("performance", "results", "serve")))
 BLOCK = re.compile(
     r"(<!-- measured ([a-z0-9-]+): written by python -m benchmarks.tables -->\n).*?(\n<!-- end -->)", re.S
 )
@@ -154,6 +154,24 @@ def certifying(device: str) -> str:
     medians = r["seconds_median"]
     rows = ((kind, f"{s:.3f} s", f"{s / medians['plain']:.2f}×") for kind, s in medians.items())
     return _table((f"{r['images']:,} images, {r['net']}", "seconds", "÷ plain"), rows) + _where(r)
+
+
+def serving() -> str:
+    """Requests a second and latencies over HTTP, of the last record of each net."""
+    found = {r["net"]: r for r in record.every("serve-cpu")}
+    rows = (
+        (
+            net,
+            clients,
+            *(f"{v['rps'][kind]:,.0f}" for kind in ("plain", "certified")),
+            f"{v['rps']['ratio'] - 1:+.1%}".replace("-", "−"),
+            *(f"{v[p]['plain']:.2f} → {v[p]['certified']:.2f} ms" for p in ("p50", "p99")),
+        )
+        for net, r in found.items()
+        for clients, v in r["http"].items()
+    )
+    head = ("net", "clients", "requests a second, plain", "certified", "difference", "p50", "p99")
+    return _table(head, rows) + _where(*found.values())
 
 
 def peers() -> str:
@@ -298,6 +316,7 @@ TABLES = {
     "growth-cpu": lambda: growth("cpu"),
     "certify-cuda": lambda: certifying("cuda"),
     "certify-cpu": lambda: certifying("cpu"),
+    "serve": serving,
     "peers": peers,
     "estimates-cuda": lambda: estimates("cuda"),
     "estimates-cpu": lambda: estimates("cpu"),
