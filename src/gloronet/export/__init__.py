@@ -15,9 +15,10 @@ constant (program/error.py). Then for ‖x′ − x‖ ≤ r
 
 so i cannot overtake j while r < (ŷ_j − ŷ_i − 2δ_ij)/(K_ij + s_ij). The graph takes off twice the error of a
 float64 evaluation as well: `certify`, which evaluates anew and may be off by that, then never answers a smaller
-radius, so ONNX ≤ "float32" ≤ "real". After logits and sizes all is float64, from constants rounded outwards by
-thousands of roundings where each formula has a dozen. ‖x‖ and r beyond which a float32 sum could overflow are
-refused, and so is whatever is not finite. As s > 0, K_ij = 0 needs no case of its own; a tie has a lead of 0.
+radius in `"real"`. (In `"float32"` it may: that is about torch, whose long sums are not split as they are here.)
+After logits and sizes all is float64, from constants rounded outwards by thousands of roundings where each formula
+has a dozen. ‖x‖ and r beyond which a float32 sum could overflow are refused, and so is whatever is not finite. As
+s > 0, K_ij = 0 needs no case of its own; a tie has a lead of 0.
 """
 
 from __future__ import annotations
