@@ -312,6 +312,19 @@ def test_the_generator_decides_everything_art_does():
 
 
 @needs_art
+@pytest.mark.parametrize("power", [-12, 9])
+def test_what_art_finds_does_not_depend_on_the_scale_of_the_logits(power):
+    logits, x, labels, _ = linear(6)
+    plain, scaled = (
+        pgd_art(f, x, labels, 0.05, steps=5, restarts=2, generator=torch.Generator().manual_seed(0))
+        for f in (logits, lambda v: 2.0**power * logits(v))
+    )
+    assert not torch.equal(plain.x, x)
+    assert torch.equal(plain.x, scaled.x)
+    assert torch.equal(plain.success, scaled.success)
+
+
+@needs_art
 def test_neither_attack_passes_the_certificates_and_both_find_much_the_same():
     digits = gn.data.load("digits")
     torch.manual_seed(0)
@@ -326,9 +339,9 @@ def test_neither_attack_passes_the_certificates_and_both_find_much_the_same():
         assert not (found.success & right & (found.distance < c.radius)).any()
         assert int((~found.success).sum()) >= int((right & c.certified).sum())
         assert int((~found.success).sum()) < int(right.sum())
-    # Of 360, ours alone breaks 7; with the logits times 10 ART breaks them too (attacks/art.py).
-    assert int((ours.success & ~art.success).sum()) <= 12
-    assert int((art.success & ~ours.success).sum()) <= 2
+    # Of 360 images, one breaks for ours alone. Seven did where ART saw the logits at their own scale.
+    assert int((ours.success & ~art.success).sum()) <= 3
+    assert int((art.success & ~ours.success).sum()) <= 3
 
 
 def test_without_art_one_line_says_how_to_get_it(monkeypatch):

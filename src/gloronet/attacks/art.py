@@ -3,14 +3,16 @@
 ART ascends the cross-entropy from random starts with steps of one length. Where it stops is all we take
 from it: the point is put back into the ball and the box, and scored anew.
 
-Note: what it finds depends on the scale of the logits, which no accuracy depends on. Of 360 digits, for three
-small nets, it left 298 to 300 right (ours: 291 to 293); 291 to 294 with the logits times 10, where the
-cross-entropy sees the strongest rival alone; 330 to 335 times 100, and 317 to 319 divided by 10.
+Note: how far a cross-entropy pulls depends on the scale of the logits, which no label depends on. Too small, and it
+pulls at all rivals alike; too large, and it is flat wherever the label leads. So ART is given the logits times a
+factor that makes their median lead LEAD. Of 200 images of MNIST at ε = 1.2 it then leaves 166 of the zoo's net right,
+as ours does; 184 at a lead of 1. Of a plain 2C2F at ε = 1 they are 123, ours 123, and 145 at a lead of 1.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import math
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +25,9 @@ from torch import Tensor, nn
 from gloronet.attacks.attack import Attack, Logits, score
 from gloronet.attacks.ball import Interval, checked, distance, project
 from gloronet.errors import ConfigError
+
+LEAD = 10.0
+"""The label's median lead over its strongest rival, in the logits that ART sees; 30 did no better, 3 worse."""
 
 
 def pgd_art(
@@ -48,12 +53,13 @@ def pgd_art(
     radius = checked(x, labels, float(epsilon), box, steps, restarts)
     with torch.no_grad():
         logits = logits_fn(x)
-    left = (~score(logits, labels)[1]).nonzero().squeeze(1)
+    lead, wrong = score(logits, labels)
+    left = (~wrong).nonzero().squeeze(1)
     best = x.clone()
     stride = step_size or 5 * float(epsilon) / steps or 1.0  # ART wants more than 0, even for ε = 0
     if len(left):
         subject = classifier(
-            model=_Model(logits_fn, x),
+            model=_Model(logits_fn, x, _factor(lead[left])),
             loss=nn.CrossEntropyLoss(),
             input_shape=tuple(x.shape[1:]),
             nb_classes=logits.shape[1],
@@ -79,6 +85,12 @@ def pgd_art(
     return Attack(best, labels, success, distance(best, x), margin, radius)
 
 
+def _factor(leads: Tensor) -> float:
+    """What makes the median of the leads LEAD; 1 where there is none to speak of."""
+    factor = LEAD / float(leads.median()) if bool(leads.median() > 0) else 1.0
+    return factor if math.isfinite(factor) else 1.0
+
+
 def art_is_here() -> bool:
     """Whether the library is installed."""
     return importlib.util.find_spec("art") is not None
@@ -96,16 +108,16 @@ def _library() -> tuple[Any, Any]:
 
 
 class _Model(nn.Module):
-    """The logits as a module that owns nothing: ART may move it, switch its mode and clear its gradients."""
+    """Scaled logits as a module that owns nothing: ART may move it, switch its mode and clear its gradients."""
 
-    def __init__(self, logits_fn: Logits, like: Tensor) -> None:
+    def __init__(self, logits_fn: Logits, like: Tensor, factor: float) -> None:
         super().__init__()
         self._held = (logits_fn,)  # in a tuple: were it a module, it would be registered as a part of this one
-        self._device, self._dtype = like.device, like.dtype
+        self._device, self._dtype, self._factor = like.device, like.dtype, factor
 
     def forward(self, x: Tensor) -> Tensor:
         logits = _InputOnly.apply(self._held[0], x.to(self._device, self._dtype))
-        return logits.to(x.device, torch.float32)
+        return (self._factor * logits).to(x.device, torch.float32)
 
 
 class _InputOnly(torch.autograd.Function):
