@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import gc
 import statistics
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -74,27 +73,3 @@ def timed(
         "step_seconds": statistics.median(epochs) / steps,
         "preparing_seconds": sum(row["preparing"] for row in history),
     }
-
-
-def gpu_memory(net: gn.GloRoNet, data: gn.data.Dataset, config: gn.TrainConfig) -> float:
-    """Peak bytes an instance of a batch that training takes on a GPU, weights and optimiser included.
-
-    Of steps that are neither compiled nor captured, as a graph's memory is not counted while it runs, and after
-    the first epoch, in which cuDNN tries kernels with workspaces that are not used later.
-    """
-
-    class AfterTheFirst(gn.train.Progress):
-        def epoch(self, metrics: Mapping[str, Any]) -> None:
-            if metrics["epoch"] == 1:
-                torch.cuda.synchronize()
-                torch.cuda.reset_peak_memory_stats()
-
-    gc.collect()
-    torch.cuda.synchronize()
-    torch.cuda.empty_cache()
-    before = torch.cuda.memory_allocated()
-    eager = dataclasses.replace(fast("cuda", compiled=False), capture=False)
-    config = dataclasses.replace(config, epochs=2)
-    gn.fit(net, data, config, device="cuda", fast=eager, progress=AfterTheFirst())
-    resident = data.train_x.nbytes + data.train_y.nbytes
-    return (torch.cuda.max_memory_allocated() - before - resident) / config.batch_size

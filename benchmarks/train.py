@@ -25,7 +25,8 @@ from rich.table import Table
 
 import gloronet as gn
 from benchmarks import record
-from benchmarks.setting import BATCH, LOSSES, SETTINGS, Setting, built, gpu_memory, made, timed
+from benchmarks.setting import BATCH, LOSSES, SETTINGS, Setting, built, made, timed
+from gloronet.reproduce.columns import training_memory
 
 CPU_STEPS = {"2C2F": 118, "4C3F": 12, "6C2F": 6, "8C2F": 1}
 ROUNDS = {"2C2F": 5, "4C3F": 3, "6C2F": 2, "8C2F": 1}
@@ -159,7 +160,7 @@ def memory(name: str, kind: str, device: str, iterations: int) -> float:
     setting = SETTINGS[name]
     net, config = built(name, setting), recipe(kind, setting, 1, iterations)
     if device == "cuda":
-        return gpu_memory(net, made(setting, 3 * BATCH), config)
+        return training_memory(net, made(setting, 3 * BATCH), config)
     data = made(setting, 2 * BATCH)
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew: a process inherits its parent's
     before = _kibibytes("VmRSS")

@@ -7,6 +7,7 @@ None, never 0.
 from __future__ import annotations
 
 import dataclasses
+import gc
 import json
 import statistics
 import time
@@ -237,6 +238,7 @@ def training_memory(net: GloRoNet, data: Dataset, config: TrainConfig) -> float:
 
     few = 3 * config.batch_size
     data = dataclasses.replace(data, train_x=data.train_x[:few], train_y=data.train_y[:few])
+    gc.collect()
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
     before = torch.cuda.memory_allocated()
