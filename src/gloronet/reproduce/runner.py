@@ -31,8 +31,8 @@ CHOSEN = {
     "averaged": "nothing was chosen: the trainings of the row with our settings, their logits averaged",
     "lmt": "nothing was chosen: the settings of the paper's GloRo (ReLU, CE), as it gives none for LMT",
     "smoothing": "nothing was chosen: a plain training with noise, σ as in the preset",
-    "tuned-relu": "those of the row with MinMax, chosen on 5,000 training images held out; for ReLU only what the comment "
-    "of its preset names was chosen there anew",
+    "tuned-relu": "those of the row with MinMax, chosen on 5,000 training images held out; for ReLU only "
+    "what the comment of its preset names was chosen there anew",
 }
 FLIPPING = ("default", "tfds", "crop-flip")
 PAPER = "the paper's own settings; what the paper leaves open is said in the preset"
