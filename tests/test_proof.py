@@ -444,6 +444,50 @@ def test_no_bound_too_small_by_a_millionth(name: str, norm: str, tmp_path: Path)
         assert f"margin ({i}, {j})" in output
 
 
+def exactly(rows: list[list[float]], bias: list[float] | None = None) -> nn.Linear:
+    layer = nn.Linear(len(rows[0]), len(rows), bias=bias is not None, dtype=torch.float64)
+    with torch.no_grad():
+        layer.weight.copy_(torch.tensor(rows, dtype=torch.float64))
+        if bias is not None:
+            layer.bias.copy_(torch.tensor(bias, dtype=torch.float64))
+    return layer
+
+
+class Times(nn.Module):
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.factor * x
+
+
+@pytest.mark.parametrize("way", ["joint", "folded"])
+def test_a_chain_whose_product_rounds_to_zero_is_no_zero(way: str, tmp_path: Path) -> None:
+    """(1 + t)² − (1 + 2t) = t² is 0 in float64, and so is 1e-200·1e-200; what comes after makes them large."""
+    t = 2.0**-30
+    links = {
+        "joint": [exactly([[1 + t], [1.0]]), exactly([[1 + t, -(1 + 2 * t)]])],
+        "folded": [Times(1e-200), exactly([[1e-200]])],
+    }[way]
+    # A rectifier keeps what follows out of the chain.
+    module = nn.Sequential(*links, nn.ReLU(), exactly([[2.0**70]]), exactly([[0.0], [1.0]], [1e6, 0.0]))
+    net = gn.GloRoNet(module, "1e-12", (1,)).eval()
+    proof = write(net, torch.zeros(1, 1, dtype=torch.float64), None, tmp_path)
+    assert run(proof.proof, proof.model, proof.inputs)[0] == 0
+
+    def nothing(content: Any) -> None:
+        bounds, table = content["bounds"], content["certificates"]
+        bounds["chains"] = [{"first": 0, "last": 1, "method": way, "value": 0.0}]
+        bounds["margins"] = [[0.0, 0.0], [0.0, 0.0]]
+        table["margin"], table["radius"] = [1e6 * (1 - 1e-9)], ["inf"]
+        content["error"]["float64"] = {"constant": [[1e-6] * 2] * 2, "slope": [[1e7] * 2] * 2}
+
+    code, output = forged(proof, tmp_path, nothing)
+    assert code == 1
+    assert "below what rounding may hide" in output
+
+
 def lies() -> dict[str, Any]:
     """Changes of the content of `small`, each of them a false claim or another function."""
 

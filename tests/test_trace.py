@@ -686,6 +686,13 @@ class Settings:
         self.gain = gain
 
 
+class Slotted:
+    __slots__ = ("gain",)
+
+    def __init__(self, gain):
+        self.gain = gain
+
+
 def change(attribute, value):
     return lambda m: setattr(m, attribute, value)
 
@@ -702,6 +709,7 @@ CHANGES = {
     "tensor in place": ({"gain": torch.tensor(2.0)}, lambda m: m.gain, lambda m: m.gain.mul_(3)),
     "in containers": ({"all": [{"a": 2.0}]}, lambda m: m.all[0]["a"], lambda m: m.all[0].update(a=6.0)),
     "of an object": ({"own": Settings(2.0)}, lambda m: m.own.gain, lambda m: setattr(m.own, "gain", 6.0)),
+    "of a slotted object": ({"own": Slotted(2.0)}, lambda m: m.own.gain, lambda m: setattr(m.own, "gain", 6.0)),
     "in an object": ({"own": Settings([2.0])}, lambda m: m.own.gain[0], lambda m: m.own.gain.insert(0, 6.0)),
     "array": ({"array": np.array([2.0])}, lambda m: float(m.array[0]), lambda m: m.array.fill(6.0)),
     "function": ({"f": lambda: 2.0}, lambda m: m.f(), change_twice),
@@ -715,6 +723,28 @@ def test_a_changed_attribute_is_seen(name):
     net = gn.GloRoNet(module, 0.1, (4,))
     assert net.bound().constant == pytest.approx(2.0)
     modify(module)
+    assert net.bound().constant == pytest.approx(6.0)
+
+
+class OfTheClass(nn.Module):
+    gain = 2.0
+
+    def __init__(self):
+        super().__init__()
+        self.head = Linear(4, 3)
+
+    def times(self, x):
+        return x * self.gain
+
+    def forward(self, x):
+        return self.head(self.times(x))
+
+
+@pytest.mark.parametrize(("name", "value"), [("gain", 6.0), ("times", lambda self, x: 6.0 * x)])
+def test_what_changes_in_the_class_is_seen(name, value, monkeypatch):
+    net = gn.GloRoNet(OfTheClass(), 0.1, (4,))
+    assert net.bound().constant == pytest.approx(2.0)
+    monkeypatch.setattr(OfTheClass, name, value)
     assert net.bound().constant == pytest.approx(6.0)
 
 

@@ -38,6 +38,8 @@ class Arithmetic(NamedTuple):
     terms: int = 0
     gain: float = 0.0
     offset: float = 0.0
+    peak: float = 1.0
+    """No number on the way is above peak·(gain·‖input‖ + offset): a mean is a larger sum first."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -60,7 +60,8 @@ class AvgPool2d(LinearOperator):
         return 1.0
 
     def arithmetic(self) -> Arithmetic:
-        return Arithmetic(self.kernel[0] * self.kernel[1] + 1, self.bound("l2").value)
+        taps = self.kernel[0] * self.kernel[1]
+        return Arithmetic(taps + 1, self.bound("l2").value, peak=float(taps))
 
 
 @dataclass(frozen=True, eq=False)

@@ -110,6 +110,9 @@ class Softplus(Smooth):
     def origin(self) -> float:
         return up(math.log(2.0) / abs(self.beta)) if self.beta else math.inf
 
+    def arithmetic(self) -> Arithmetic:
+        return super().arithmetic()._replace(peak=2.0 * max(1.0, abs(self.beta)))  # βx, and a sum of two
+
     def __call__(self, *inputs: Tensor) -> Tensor:
         (x,) = inputs
         z = self.beta * x

@@ -93,7 +93,8 @@ def logit_error(program: FrozenProgram, proved: Bound, unit: float = U64) -> Log
         summed = size_in.plus(error_in).times(loss.gain).plus(Affine(loss.offset, 0.0))
         local = summed.times(gamma(loss.terms, unit)).plus(Affine(underflow(loss, operator, smallest), 0.0))
         error[op.output] = error_in.times(constant).plus(local)
-        peak = Affine(max(peak.constant, summed.constant), max(peak.slope, summed.slope))
+        largest = summed.times(loss.peak)
+        peak = Affine(max(peak.constant, largest.constant), max(peak.slope, largest.slope))
     last, head = program.ops[-1], program.operators[-1]
     assert isinstance(head, Dense)
     both = size[last.inputs[0]].plus(error[last.inputs[0]])

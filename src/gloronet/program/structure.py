@@ -1,14 +1,15 @@
 """A cheap fingerprint of everything about a module, but its tensors' values, that can change what it computes.
 
 Tracing costs a good part of a second, so a Program is kept until the fingerprint changes: a replaced
-submodule, a hook, a patched method, a rule, an attribute such as BatchNorm's eps, also one of an object
-that is an attribute. Values of parameters and buffers are compared on their own, bit by bit. (A global that
-a hand-written forward reads, and what a closure holds, is beyond it.)
+submodule, a hook, a patched method, a rule, an attribute such as BatchNorm's eps, also one of the class, or of
+an object that is an attribute, four levels deep. Values of parameters and buffers are compared on their own,
+bit by bit. (A global that a hand-written forward reads, and what a closure holds, is beyond it.)
 """
 
 from __future__ import annotations
 
-from types import FunctionType, ModuleType
+from collections.abc import Iterator
+from types import FunctionType, MemberDescriptorType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -36,8 +37,14 @@ def structure(module: nn.Module) -> tuple[Any, ...]:
         )
         attributes = tuple((k, _plain(v)) for k, v in vars(m).items() if k not in _OWN)
         rule = MODULE_RULES.get(type(m))
-        parts.append((name, id(m), type(m), type(m).forward, rule, hooks, tensors, attributes))
+        parts.append((name, id(m), type(m), type(m).forward, rule, hooks, tensors, attributes, _of_class(type(m))))
     return tuple(parts)
+
+
+def _of_class(kind: type) -> tuple[Any, ...]:
+    """What an instance finds in its classes: numbers that `forward` reads, and the methods it calls."""
+    own = (c for c in kind.__mro__ if not c.__module__.startswith("torch."))
+    return tuple((k, _plain(v)) for c in own for k, v in vars(c).items() if k == "__call__" or k[:2] != "__")
 
 
 class _Same:
@@ -68,5 +75,14 @@ def _plain(value: Any, depth: int = 4) -> Any:
         return (type(value), tuple(_plain(v, depth - 1) for v in value))
     if isinstance(value, dict) and depth:
         return tuple((repr(k), _plain(v, depth - 1)) for k, v in value.items())
-    inside = vars(value) if depth and hasattr(value, "__dict__") and not isinstance(value, _CODE) else {}
-    return (_Same(value), tuple((k, _plain(v, depth - 1)) for k, v in inside.items()))
+    inside = _attributes(value) if depth and not isinstance(value, _CODE) else ()
+    return (_Same(value), tuple((k, _plain(v, depth - 1)) for k, v in inside))
+
+
+def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
+    """What an object holds, in its dict or in slots."""
+    yield from getattr(value, "__dict__", {}).items()
+    for kind in type(value).__mro__:
+        for name, slot in vars(kind).items():
+            if isinstance(slot, MemberDescriptorType) and hasattr(value, name):
+                yield name, getattr(value, name)

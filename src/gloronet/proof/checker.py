@@ -568,6 +568,8 @@ class Loss(NamedTuple):
     terms: int = 0
     gain: Fraction = ZERO
     offset: Fraction = ZERO
+    peak: Fraction = ONE
+    """No number on the way is above peak·(gain·‖input‖ + offset)."""
 
 
 class Rule(NamedTuple):
@@ -961,7 +963,7 @@ RULES: dict[str, Rule] = {
     "conv2d": Rule(_run_layer, _CONV, "weight bias?", lambda op: _conv_shape(op, 2), **_LAYER),
     "conv1d": Rule(_run_layer, _CONV, "weight bias?", lambda op: _conv_shape(op, 1), **_LAYER),
     "avgpool": Rule(_average, _POOL, "", _pool_shape, _average_constant,
-                    lambda op, k: Loss(op.map.taps() + 1, k), linear=True),
+                    lambda op, k: Loss(op.map.taps() + 1, k, peak=Fraction(op.map.taps())), linear=True),
     "maxpool": Rule(_maximum, _POOL, "", _pool_shape, _maximum_constant),
     "scale": Rule(_factor, {"divide": (flag, False), "roundings": _ROUNDINGS}, "factor",
                   lambda op: _broadcast(op, "factor"), _scale_constant,
@@ -1011,6 +1013,7 @@ class Unproved(Exception):
 
 def prove(a: Map, claim: Fraction, norm: str, method: str, about: str) -> str:
     """Raises Rejected unless ‖A‖ ≤ claim is proved; says how."""
+    need(claim >= 0, f"{about} is below what rounding may hide")
     if norm == "linf":
         need(a.sums()[0] <= claim, f"{about} is below the largest row sum")
         return "row sums"
@@ -1311,11 +1314,11 @@ def _folded(links: list[Operation]) -> Map | None:
             channels = op.tensors["factor"].reshape(op.input_shape[0], -1)
             factor = 1.0 / channels[:, 0] if op["divide"] else channels[:, 0]
             if k < links.index(layers[0]):  # each group reads channels of its own
-                inner = np.repeat(factor.reshape(groups, -1), len(kernel) // groups, axis=0)
-                kernel = kernel * inner[:, :, None, None]
+                inner = np.repeat(factor.reshape(groups, -1), len(kernel) // groups, axis=0)[:, :, None, None]
             else:
-                kernel = kernel * factor[:, None, None, None]
-            if (channels != channels[:, :1]).any() or not (np.abs(kernel[kernel != 0]) > 1e-290).all():
+                inner = factor[:, None, None, None]
+            meant, kernel = (kernel != 0) & (inner != 0), kernel * inner
+            if (channels != channels[:, :1]).any() or not (np.abs(kernel[meant]) > 1e-290).all():
                 return None
     return Map(kernel, grid, groups) if np.isfinite(kernel).all() else None
 
@@ -1420,10 +1423,11 @@ def logit_error(program: Program, claims: Claims, norm: str, u: Fraction) -> Log
         loss = op.rule.loss(op, k)
         size_in = Affine(ZERO).plus(*(sizes_of[name] for name in op.inputs))
         error_in = Affine(ZERO).plus(*(errors[name] for name in op.inputs))
-        peaks.append(size_in.plus(error_in).times(loss.gain).plus(Affine(loss.offset)))
+        summed = size_in.plus(error_in).times(loss.gain).plus(Affine(loss.offset))
+        peaks.append(summed.times(loss.peak))
         tiny = Affine(up(loss.terms * root(Fraction(math.prod(op.output_shape))) * TINY[u]))
         sizes_of[op.output] = size_in.times(k).plus(Affine(loss.offset))
-        errors[op.output] = error_in.times(k).plus(peaks[-1].times(gamma(loss.terms, u)), tiny)
+        errors[op.output] = error_in.times(k).plus(summed.times(gamma(loss.terms, u)), tiny)
     last, weight = program.head.inputs[0], program.head.tensors["weight"]
     bias = program.head.tensors.get("bias", np.zeros(len(weight))).tolist()
     both = sizes_of[last].plus(errors[last])
