@@ -7,6 +7,7 @@ import importlib.util
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -273,6 +274,8 @@ BAD = {
     "unknown data": (("train", "--set", "data.name=minst"), "mnist"),
     "no such download": (("data", "fetch", "digits"), "digits"),
     "resume and recipe": (("train", "moons", "--resume", "r"), "--resume"),
+    "no proof": (("check", "nope.json", "nope.safetensors"), "nope.json: No such file"),
+    "a data set for a recipe": (("train", "npz:own.npz"), "--set data.name=npz:own.npz"),
     "resume nowhere": (("train", "--resume", "nowhere"), "nowhere"),
 }
 
@@ -293,6 +296,20 @@ def test_a_bad_argument_gets_one_clear_line_and_exit_code_2(
     assert len(lines) == 1, lines
     assert expected in lines[0]
     assert not list(tmp_path.rglob("*.toml"))
+
+
+def test_a_run_that_cannot_be_written_to_is_exported_all_the_same(folder: Path, tmp_path: Path) -> None:
+    there = tmp_path / "digits"
+    shutil.copytree(folder / "digits", there)
+    (there / "bound.json.part").mkdir()  # what it would write; a read-only disk needs rights that tests may not have
+    before = (there / "bound.json").stat().st_mtime_ns
+    assert run("export", "digits", "a.onnx", cwd=tmp_path).stderr.count("cannot be written") == 0
+    assert (there / "bound.json").stat().st_mtime_ns == before
+    (there / "bound.json").unlink()
+    done = run("export", "digits", "b.onnx", cwd=tmp_path)
+    assert done.returncode == 0
+    assert "bound.json cannot be written" in done.stderr
+    assert (tmp_path / "b.onnx").read_bytes() == (tmp_path / "a.onnx").read_bytes()
 
 
 def test_missing_data_says_how_to_get_it(tmp_path: Path) -> None:

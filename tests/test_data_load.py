@@ -3,8 +3,10 @@
 import gzip
 import hashlib
 import shutil
+import struct
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -288,6 +290,10 @@ def test_bad_npz_arrays_are_refused(changes: dict[str, object], message: str, tm
     assert message in refuse(save(tmp_path / "own.npz", **changes))
 
 
+UNCLOSED = b"\x93NUMPY\x01\x00" + struct.pack("<H", 118) + b"{'shape': (3,".ljust(117) + b"\n"
+"""An array whose header ends inside a bracket: numpy's tokenizer raises what is no ValueError."""
+
+
 def test_files_that_are_no_npz_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "own.npz"
     name = f"npz:{path}"
@@ -296,7 +302,10 @@ def test_files_that_are_no_npz_are_refused(tmp_path: Path) -> None:
     assert "not a sound npz file" in refuse(name)
     with path.open("wb") as file:
         np.save(file, np.zeros(3))
-    assert "is a single array" in refuse(name)
+    assert "it is no zip archive" in refuse(name)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("x_train.npy", UNCLOSED)
+    assert "not a sound npz file" in refuse(name)
     save(path)
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])

@@ -186,8 +186,8 @@ def test_a_stopped_training_goes_on_to_the_weights_of_one_that_never_stopped(
     assert again(bare) == 0
     assert metrics.read_text().startswith(begun)  # their seconds too: these epochs were not trained again
     said = capsys.readouterr().err
-    assert f"{ROW}, seed0: resuming" in said
-    assert f"{ROW}, seed0: training" not in said
+    assert f"{RUN}: resuming" in said
+    assert f"{RUN}: training" not in said
     assert (bare / model).read_bytes() == (done / model).read_bytes()
     assert lasting(record(bare)) == lasting(record(done))
 
@@ -403,7 +403,9 @@ def test_rows_without_their_data_are_left_out_and_that_is_said(
 ) -> None:
     before = files(mine / "runs")
     assert again(mine, "main", "--rows", "tuned/mnist-0.3", "tuned/cifar10", "tuned/tiny-imagenet") == 0
-    here, *lines = capsys.readouterr().err.strip().split("\n")
+    announced, here, *lines = capsys.readouterr().err.strip().split("\n")
+    assert announced.startswith("2 are not in ")
+    assert announced.endswith(": tuned/cifar10 (seed 0), tuned/tiny-imagenet (seed 0)")
     assert here == f"{ROW}, seed 0: there already"
     left_out = [line for line in lines if "left out" in line]
     for line, name in zip(left_out, ("cifar10", "tiny-imagenet"), strict=True):
@@ -558,7 +560,7 @@ def test_tightness_is_measured_once_for_each_number_of_iterations(
     notes.clear()
     bench.tightness("mnist", (1, 5))
     assert notes == [
-        "mnist, iterations1: resuming",
+        "mnist-iterations1: resuming",
         "mnist, 1 iterations: measuring",
         "mnist, 5 iterations: there already",
     ]

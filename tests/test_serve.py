@@ -236,6 +236,7 @@ BAD: dict[str, tuple[bytes, dict[str, str], int, str]] = {
                           + b"\ncos\nsystem\n", NPY, 422, "dtype"),
     "a promising npy": (HUGE, NPY, 400, "cut off"),
     "a cut npy": (npy(np.zeros(64, np.float32))[:-4], NPY, 400, "cut off"),
+    "an unclosed header": (MAGIC + b"{'descr': '<f4', 'shape': (9,".ljust(117) + b"\n", NPY, 400, ".npy"),
     "no npy": (b"nope", NPY, 400, ".npy"),
     "no image": (b"nope", PNG, 400, "PNG"),
     "a cut image": (GREY[: len(GREY) // 2 + 8], PNG, 400, "PNG"),
@@ -266,6 +267,17 @@ def test_an_unknown_path_or_method_too(client: Any, method: str, path: str, stat
     told = client.request(method, path)
     assert told.status_code == status
     assert told.headers["content-type"] == "application/problem+json"
+
+
+def test_a_parameter_with_a_typo_is_not_ignored(client: Any) -> None:
+    for query in ("epsilonn=0.2", "Epsilon=9", "epsilon=0.1&resized=1"):
+        told = client.post(f"v1/certify?{query}", json={"inputs": FLAT})
+        assert told.status_code == 422
+        assert "There is no parameter" in told.json()["detail"]
+
+
+def test_a_probe_may_ask_by_head(client: Any) -> None:
+    assert client.head("healthz").status_code == 200
 
 
 def test_garbage_on_the_wire_and_clients_that_leave_do_no_harm(served: Service, client: Any) -> None:

@@ -61,6 +61,8 @@ def test_drawing_changes_the_answer(page: Page) -> None:
     page.click("clear")
     page.until("document.body.dataset.prediction === ''")
     assert "Nothing yet" in page.text("says")
+    disabled = "document.getElementById('attack').disabled"
+    assert page.evaluate(disabled)  # there is nothing to attack
     slide(page, 0)
     seen = set()
     for stroke in (((0.5, 0.05), (0.5, 0.95)), ((0.3, 0.05), (0.7, 0.05), (0.7, 0.95)), ((0.2, 0.5), (0.8, 0.5))):
@@ -68,6 +70,7 @@ def test_drawing_changes_the_answer(page: Page) -> None:
         draw(page, stroke)
         page.until(f"{READY} && document.getElementById('says').innerText !== {json.dumps(before)}")
         seen.add(prediction(page))
+    assert not page.evaluate(disabled)
     assert len(seen) > 1
     assert seen <= set(range(10))
 

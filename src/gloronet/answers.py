@@ -72,6 +72,8 @@ def compare(runs: list[str], out: Path) -> Answer:
 
 
 def check(proof: Path, model: Path, inputs: Path | None, trust_user_rules: bool) -> Answer:
+    for path in filter(None, (proof, model, inputs)):
+        path.open("rb").close()  # a file that cannot be read is no proof rejected
     return checker.judge(proof, model, inputs, trust_user_rules, print)
 
 

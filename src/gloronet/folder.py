@@ -62,14 +62,23 @@ def load_data(name: str, root: Path | None, shown: bool = True) -> data.Dataset:
 
 
 def bound_of(run: Path, net: GloRoNet) -> Bound:
-    """The run's bound: read from bound.json where it is about this very net, proved and written otherwise."""
+    """The run's bound: read from bound.json where it is about this very net, proved and written otherwise.
+
+    A run that cannot be written to, as in a container's image, is served and exported all the same.
+    """
     require_own(run)
     path = run / "bound.json"
+    known = _read_bound(path)
     with bar("bounding", None) as advance:
-        proved = net.bound(lambda name: advance(0, f"bounding {name or 'the top'}"), known=_read_bound(path))
-    table = dataclasses.asdict(proved) | {"margins": proved.margins.tolist()}
-    table["layers"] = [dataclasses.asdict(layer) for layer in net.layers()]
-    write_json(path, table | {"sha256": _seal(table)})
+        proved = net.bound(lambda name: advance(0, f"bounding {name or 'the top'}"), known=known)
+    if proved is not known:
+        table = dataclasses.asdict(proved) | {"margins": proved.margins.tolist()}
+        table["layers"] = [dataclasses.asdict(layer) for layer in net.layers()]
+        try:
+            write_json(path, table | {"sha256": _seal(table)})
+        except OSError as e:
+            note = f"{path} cannot be written ({e.strerror}): the bound is proved anew each time."
+            console.print(note, highlight=False, soft_wrap=True)
     return proved
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from gloronet import attacks, data, folder, presets, report, zoo
+from gloronet import attacks, data, folder, npz, presets, report, zoo
 from gloronet.certify import Table, certify_set, disjoint_balls, gallery, regions
 from gloronet.config import Config, changed, from_dict, parse_epsilon, read_toml, split_noise, to_dict
 from gloronet.errors import ConfigError, GloroError
@@ -437,18 +436,18 @@ def _class(text: str, dataset: data.Dataset) -> int:
 def _add_adversaries(path: Path, adversarial: np.ndarray, distance: np.ndarray) -> None:
     """Puts the nearest adversarial image found beside each image of the gallery that was attacked."""
     try:
-        with np.load(path) as stored:
-            arrays = {name: stored[name] for name in ("index", "images")}
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        arrays = npz.read(path, ("index", "images"))
+        index, images = arrays["index"], arrays["images"]
+    except (OSError, ValueError, KeyError):
         raise ConfigError(
             f"{path} is missing or damaged; delete it and run: gloronet certify {path.parent}"
         ) from None
-    index = arrays["index"]
     attacked = index < len(distance)
     shown = np.zeros((len(index), *adversarial.shape[1:]), adversarial.dtype)
     far = np.full(len(index), np.inf)
     shown[attacked], far[attacked] = adversarial[index[attacked]], distance[index[attacked]]
-    folder.write_npz(path, arrays | {"adversarial": shown, "adversarial_distance": far})
+    kept = {"index": index, "images": images}
+    folder.write_npz(path, kept | {"adversarial": shown, "adversarial_distance": far})
 
 
 def _free_folder(parent: Path, name: str) -> Path:

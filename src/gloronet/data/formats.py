@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import math
-import zipfile
 import zlib
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gloronet import npz
 from gloronet.data.dataset import Dataset
 from gloronet.errors import DataError
 
@@ -76,19 +76,15 @@ def read_npz(path: Path, name: str) -> Dataset:
 def _npz_arrays(path: Path, keys: tuple[str, ...]) -> dict[str, np.ndarray]:
     remedy = f"Save {', '.join(keys)} as plain arrays with numpy.savez."
     try:
-        with path.open("rb") as stream:  # np.load would leave a damaged file open
-            file = np.load(stream, allow_pickle=False)
-            if isinstance(file, np.ndarray):
-                raise DataError(f"{path} is a single array. {remedy}")
-            missing = [key for key in keys if key not in file]
-            if missing:
-                raise DataError(f"{path} has no {', '.join(missing)}. {remedy}")
-            return {key: file[key] for key in (*keys, "classes") if key in file}
+        arrays = npz.read(path, (*keys, "classes"))
     except FileNotFoundError:
         raise DataError(f"There is no file {path}; write npz:FILE with the path of your arrays.") from None
-    except (ValueError, EOFError, OSError, RuntimeError, zipfile.BadZipFile, zlib.error) as e:
-        reason = str(e).partition("\n")[0]
-        raise DataError(f"{path} is not a sound npz file ({reason}). {remedy}") from None
+    except ValueError as e:
+        raise DataError(f"{path} is not a sound npz file ({e}). {remedy}") from None
+    missing = [key for key in keys if key not in arrays]
+    if missing:
+        raise DataError(f"{path} has no {', '.join(missing)}. {remedy}")
+    return arrays
 
 
 def _npz_inputs(path: Path, key: str, x: np.ndarray) -> Tensor:

@@ -20,6 +20,8 @@ def read(recipe: str) -> Config:
     """The config of a preset, by name, or of a TOML file, by path."""
     if recipe in names():
         return read_toml(_FOLDER / f"{recipe}.toml")
+    if recipe.startswith(("npz:", "imagefolder:")):
+        raise ConfigError(f"{recipe} is a data set; train on it by: gloronet train PRESET --set data.name={recipe}")
     if recipe.endswith(".toml") or "/" in recipe:
         return read_toml(Path(recipe))
     near = difflib.get_close_matches(recipe, names(), 1)

@@ -5,15 +5,14 @@ from __future__ import annotations
 import csv
 import json
 import math
-import zipfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from gloronet import npz
 from gloronet.errors import ConfigError
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from gloronet.npz import Array
 
 
 def read_csv(path: Path, columns: tuple[str, ...]) -> dict[str, list[str]]:
@@ -60,12 +59,10 @@ def number(path: Path, value: Any) -> float:
 
 
 def read_npz(path: Path, names: tuple[str, ...]) -> dict[str, Array]:
-    """All arrays of the file, which must hold at least the named ones; never unpickles."""
+    """All arrays of the file, which must hold at least the named ones."""
     try:
-        # Opened here because np.load forgets to close what turns out not to be a zip file.
-        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-    except (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile) as e:
+        arrays = npz.read(path)
+    except (OSError, ValueError) as e:
         raise ConfigError(f"{path} is not a readable npz file: {e}") from None
     missing = [name for name in names if name not in arrays]
     if missing:

@@ -81,15 +81,23 @@ class Bench:
         if any(change.partition("=")[0].strip() == "train.seed" for change in self.changes):
             raise ConfigError("Seeds of a table's rows are chosen by --seeds, not by --set train.seed.")
         plan = PLANS[what]
-        for row in rows_of(plan, patterns):
-            family = row.split("/")[0]
-            groups = [*plan.groups, *(group for group, where in ALSO.get(what, {}).items() if where(row))]
+        rows = rows_of(plan, patterns)
+        groups = {row: [*plan.groups, *(g for g, where in ALSO.get(what, {}).items() if where(row))] for row in rows}
+        chosen = {
+            row: list(dict.fromkeys(SEEDS.get(row.split("/")[0], (0,)) if seeds is None else seeds)) for row in rows
+        }
+        self._announce([
+            f"{row} (seed {seed})"
+            for row in rows
+            for seed in chosen[row]
+            if self._missing(row, seed, groups[row]) and not self._trained(row, seed)
+        ])
+        for row in rows:
             try:
-                chosen = list(dict.fromkeys(SEEDS.get(family, (0,)) if seeds is None else seeds))
-                for seed in chosen:
-                    self._complete(row, seed, groups)
-                if family == "tuned" and what == "main" and len(chosen) > 1:
-                    self._average(row, sorted(chosen))
+                for seed in chosen[row]:
+                    self._complete(row, seed, groups[row])
+                if row.startswith("tuned/") and what == "main" and len(chosen[row]) > 1:
+                    self._average(row, sorted(chosen[row]))
             except DataError as e:
                 self.note(f"{row} is left out: {e}")
 
@@ -112,15 +120,30 @@ class Bench:
             path.parent.mkdir(parents=True, exist_ok=True)
             folder.write_json(path, record)
 
+    def _announce(self, trainings: Sequence[str]) -> None:
+        """What may take hours is said before it begins."""
+        if len(trainings) > 1:
+            which = ", ".join(trainings[:6]) + (", …" if len(trainings) > 6 else "")
+            self.note(f"{len(trainings)} are not in {self.runs}, and are trained where their data are here: {which}")
+
+    def _config(self, row: str, seed: int) -> Config:
+        return changed(presets.read(row), [*self.changes, f"train.seed={seed}"])
+
+    def _missing(self, row: str, seed: int, groups: Sequence[str]) -> list[str]:
+        there = kept(record_path(self.results, row), self._config(row, seed))
+        return [group for group in groups if group not in there]
+
+    def _trained(self, row: str, seed: int) -> bool:
+        return (self._run(row, f"seed{seed}") / "model.safetensors").exists()
+
     def _complete(self, row: str, seed: int, groups: Sequence[str]) -> None:
-        changes = [*self.changes, f"train.seed={seed}"]
-        config, path = changed(presets.read(row), changes), record_path(self.results, row)
-        there = kept(path, config)
-        missing = [group for group in groups if group not in there]
+        config, path = self._config(row, seed), record_path(self.results, row)
+        missing = self._missing(row, seed, groups)
         if not missing:
             self.note(f"{row}, seed {seed}: there already")
             return
-        opened = self._opened(row, changes, f"seed{seed}")
+        opened = self._opened(row, [*self.changes, f"train.seed={seed}"], f"seed{seed}")
+        there = kept(path, config)
         # No two trainings take the same time to the nanosecond: what is known may be about one no longer here.
         anew = there.get("training", {}).get("seconds") != columns.training(opened)["seconds"]
         if anew:
@@ -133,7 +156,7 @@ class Bench:
     def _average(self, row: str, seeds: Sequence[int]) -> None:
         """A row of its own, `averaged/…`: the logits of all seeds averaged, where all their runs are here."""
         name = row.replace("tuned/", "averaged/")
-        if not all((self._run(row, f"seed{seed}") / "model.safetensors").exists() for seed in seeds):
+        if not all(self._trained(row, seed) for seed in seeds):
             return
         opened = [self._opened(row, [*self.changes, f"train.seed={seed}"], f"seed{seed}") for seed in seeds]
         config = dataclasses.replace(opened[0].config, train=dataclasses.replace(opened[0].config.train, seed=0))
@@ -156,10 +179,10 @@ class Bench:
         placing: dict[str, Any] = {"device": self.device, "root": self.root, "attacked": 0}
         if not (run / "model.safetensors").exists():
             if (run / "checkpoint").is_dir():
-                self.note(f"{row}, {name}: resuming")
+                self.note(f"{run.name}: resuming")
                 verbs.resume(run, **placing)
             else:
-                self.note(f"{row}, {name}: training")
+                self.note(f"{run.name}: training")
                 verbs.train(row, run, changes=changes, **placing)
         _, net, data = folder.open_run(run, self.root, self.device)
         return Opened(run, config, net, data, self.root, self.device, self.effort)

@@ -143,7 +143,8 @@ def application(served: Served, version: str = "", limits: Limits | None = None)
     async def sample(index: str) -> Response:
         """An input of the test set the net was measured on, with its true label."""
         if samples is None:
-            raise Problem(404, "The data set of this net is not on the server's machine.")
+            why = "the data set of this net is not on the server's machine, or the net, an .onnx file, names none"
+            raise Problem(404, f"There are no test samples: {why}.")
         count = len(samples.test_y)
         if not (index.isascii() and index.isdecimal() and len(index) < 10 and int(index) < count):
             raise Problem(404, f"Test samples are numbered 0 to {count - 1}.")
@@ -154,6 +155,7 @@ def application(served: Served, version: str = "", limits: Limits | None = None)
             {"index": i, "count": count, "label": label, "class": samples.classes[label], "input": x}
         )
 
+    @app.head("/healthz", include_in_schema=False)
     @app.get("/healthz")
     async def healthz() -> dict[str, str]:
         """200 while the service lives."""

@@ -34,13 +34,16 @@ class Inputs(NamedTuple):
 def parse(
     body: bytes, content_type: str, query: dict[str, str], shape: tuple[int, ...], limits: Limits
 ) -> Inputs:
-    """`query` may say `epsilon`, and for images `resize`."""
+    """`query` may say `epsilon`, and for images `resize`; anything else would be another question than was meant."""
     kind = content_type.partition(";")[0].strip().lower()
     if kind not in TYPES:
         said = f"not {kind[:100]!r}" if kind else "and this request says none"
         raise Problem(415, f"Content-Type must be one of {', '.join(TYPES)}, {said}.")
     if not body:
         raise Problem(400, "The body is empty.")
+    strange = query.keys() - {"epsilon", "resize"}
+    if strange:
+        raise Problem(422, f"There is no parameter {min(strange)[:100]!r}; there are epsilon and, for images, resize.")
     epsilon: Any = query.get("epsilon")
     if kind == JSON:
         x, told = _json(body)
@@ -90,7 +93,9 @@ def _npy(body: bytes) -> np.ndarray:
         if math.prod(size) * dtype.itemsize != len(body) - file.tell():
             raise Problem(400, "The .npy file is cut off, or longer than its header says.")
         return np.load(io.BytesIO(body), allow_pickle=False)
-    except (ValueError, EOFError, SyntaxError, TypeError, OverflowError, struct.error, MemoryError) as e:
+    except Problem:
+        raise
+    except Exception as e:  # the header is parsed as Python, and what is no Python raises in many ways
         raise Problem(400, f"The body is not a sound .npy file: {_first_line(e)}.") from None
 
 

@@ -240,9 +240,10 @@ async function certify() {  // one request at a time; what changed meanwhile is 
   working(false);
 }
 
+let attacking = false;
 async function attack() {
   const button = at("attack"), attacked = x;
-  button.disabled = true;
+  button.disabled = attacking = true;
   button.textContent = "Attacking…";
   try {
     const found = await ask("v1/attack", { inputs: Array.from(attacked) });
@@ -254,7 +255,8 @@ async function attack() {
   } catch (e) {
     complain(e);
   } finally {
-    button.disabled = false;
+    attacking = false;
+    button.disabled = !answer;
     button.textContent = "Attack this input";
   }
 }
@@ -281,6 +283,7 @@ function show() {
   }
   const state = !answer ? "empty" : answer.radius > epsilon ? "proved" : "bottom";
   for (const id of ["verdict", "ring", "scores"]) at(id).dataset.state = state;
+  at("attack").disabled = attacking || !answer;
   document.body.dataset.prediction = state === "empty" ? "" : state === "proved" ? answer.label : -1;
   const big = { empty: "·", bottom: "⊥", proved: answer && answer.class }[state];
   at("big").textContent = big;
@@ -320,7 +323,8 @@ function showRing(state) {
   const r = answer ? answer.radius : 0;
   for (const id of ["zone", "edge"]) at(id).setAttribute("r", ring(r));
   at("line").setAttribute("r", ring(epsilon));
-  set(at("edge-text"), { x: 0, y: -ring(r) - 8 });
+  const outer = Math.abs(ring(r) - ring(epsilon)) < 24 ? Math.max(ring(r), ring(epsilon)) : ring(r);
+  set(at("edge-text"), { x: 0, y: -outer - 8 });  // not under the dashes of ε
   set(at("line-text"), { x: 0, y: ring(epsilon) + 17 });
   at("edge-text").textContent = answer ? `r = ${proved(r)}` : "";
   at("line-text").textContent = `ε = ${short(epsilon)}`;
