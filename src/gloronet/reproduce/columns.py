@@ -206,6 +206,7 @@ def tightness(o: Opened) -> dict[str, Any]:
     return {
         "upper": float(upper.margins.max()),
         "lower_global": lower.value,
+        "lower_steps": o.effort.global_steps,
         "vra": certify_set(o.net, o.data.test_x, o.data.test_y, o.config.epsilon).vra,
         "vra_estimate": vra_at(logits, o.data.test_y, left, o.net.epsilon),
         "seconds_per_epoch": training(o)["seconds_per_epoch"],

@@ -71,6 +71,8 @@ def tightness(folder: Path) -> list[Table]:
     net, train = record.get("config", {}).get("model", {}), record.get("config", {}).get("train", {})
     facts = [str(net[k]) for k in ("architecture", "activation") if k in net]
     facts += [f"{train[k]} {k}" for k in ("epochs",) if k in train] + [str(train[k]) for k in ("loss",) if k in train]
+    steps = {row["lower_steps"] for row in record["rows"] if "lower_steps" in row}
+    facts += [f"lower bounds by {max(steps):,.0f} steps of Adam"] if len(steps) == 1 else []
     facts += [f"on {record['hardware']}"] if record.get("hardware") else []
     facts += [f"commit {record['commit']}"] if record.get("commit") else []
     return [Table("", columns, tuple(rows), (", ".join(facts) + ".",) if facts else ())]
