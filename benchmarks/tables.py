@@ -157,20 +157,26 @@ def certifying(device: str) -> str:
 
 
 def serving() -> str:
-    """Requests a second and latencies over HTTP, of the last record of each net."""
-    found = {r["net"]: r for r in record.every("serve-cpu")}
+    """Requests a second and latencies over HTTP, of the last record of each net on each processor."""
+    found = {(r["cpu"], r["net"]): r for r in record.every("serve-cpu")}
+
+    def measured(v: dict[str, float], plain: str) -> tuple[str, str]:
+        return plain, f"{v['ratio'] - 1:+.1%}".replace("-", "−")
+
     rows = (
         (
             net,
+            cpu,
             clients,
-            *(f"{v['rps'][kind]:,.0f}" for kind in ("plain", "certified")),
-            f"{v['rps']['ratio'] - 1:+.1%}".replace("-", "−"),
-            *(f"{v[p]['plain']:.2f} → {v[p]['certified']:.2f} ms" for p in ("p50", "p99")),
+            *measured(v["rps"], f"{v['rps']['plain']:,.0f}"),
+            *measured(v["p50"], f"{v['p50']['plain']:.2f} ms"),
+            *measured(v["p99"], f"{v['p99']['plain']:.2f} ms"),
         )
-        for net, r in found.items()
+        for (cpu, net), r in sorted(found.items())
         for clients, v in r["http"].items()
     )
-    head = ("net", "clients", "requests a second, plain", "certified", "difference", "p50", "p99")
+    plain = ("requests a second, plain", "p50, plain", "p99, plain")
+    head = ("net", "processor", "clients", *(name for p in plain for name in (p, "with certificates")))
     return _table(head, rows) + _where(*found.values())
 
 
