@@ -61,7 +61,7 @@ def of(found: list[Table], title: str) -> Table:
 
 
 OURS, PAPERS = "GloRo (MinMax), our settings", "GloRo (MinMax), the paper's settings"
-VRA, DIFFERENCE = "ours: VRA, bound, real", "VRA, ours − paper, points"
+VRA, DIFFERENCE = "VRA: ours, bound, real", "VRA: ours − paper, points"
 
 
 # --- the paper's figures ---
@@ -70,8 +70,9 @@ VRA, DIFFERENCE = "ours: VRA, bound, real", "VRA, ours − paper, points"
 def test_every_row_of_the_paper_is_in_a_table(tmp_path):
     found = [*tables.main(tmp_path), *tables.relu(tmp_path)]
     for data in paper.DATA:
-        here = [row for table in found if table.title == data.title for row in table.rows]
-        shown = {row.cells[1:4] for row in here}
+        here = [(table, row) for table in found if table.title == data.title for row in table.rows]
+        headings = ("clean: paper", "PGD: paper", "VRA: paper")
+        shown = {tuple(cell(table, row.cells[0], h) for h in headings) for table, row in here}
         for name, figures_ in paper.training(data.slug).items():
             assert tuple(map(text.printed, (figures_.clean, figures_.pgd, figures_.vra))) in shown, name
 
@@ -191,7 +192,7 @@ def test_a_measured_zero_is_a_zero_and_a_missing_number_is_not(whole, partial):
     assert cell(table, "Standard", "run here") == "not measured"
     assert cell(table, PAPERS, VRA) == "50.00"
     assert cell(table, PAPERS, DIFFERENCE) == "−8.40"
-    for heading in ("ours: PGD", "ours: PGD by ART", "ours: VRA, bound, float32", "ours: VRA at 0.141, bound, real"):
+    for heading in ("PGD: ours", "PGD: ours, by ART", "VRA: ours, bound, float32", "VRA: ours, bound, real, at 0.141"):
         assert cell(table, PAPERS, heading) == MISSING
     tiny = of(tables.main(partial), "Tiny")
     assert cell(tiny, OURS, VRA) == MISSING
@@ -207,7 +208,7 @@ def test_differences_are_exactly_ours_minus_the_papers(whole):
         if "smoothing" in table.title:
             continue
         for row in table.rows:
-            ours, printed, shown = (cell(table, row.cells[0], h) for h in (VRA, "paper: VRA", DIFFERENCE))
+            ours, printed, shown = (cell(table, row.cells[0], h) for h in (VRA, "VRA: paper", DIFFERENCE))
             if MISSING in (ours, printed):
                 assert shown == MISSING
                 continue
@@ -228,8 +229,8 @@ def test_the_difference_shown_is_that_of_the_numbers_shown(hits, tenths):
 def test_means_and_ranges_are_those_of_the_seeds(partial):
     table = of(tables.main(partial), "CIFAR-10")
     assert cell(table, OURS, VRA) == "61.50 (61.00…62.00; 2 of 3 seeds)"
-    assert cell(table, OURS, "ours: PGD") == "70.60 (1 of 3 seeds)"
-    assert cell(table, OURS, "ours: clean") == "77.00 (77.00…77.00; 2 of 3 seeds)"
+    assert cell(table, OURS, "PGD: ours") == "70.60 (1 of 3 seeds)"
+    assert cell(table, OURS, "clean: ours") == "77.00 (77.00…77.00; 2 of 3 seeds)"
     assert cell(table, OURS, "run here") == "3 seeds"
     assert cell(table, OURS, DIFFERENCE) == "+3.10"
 

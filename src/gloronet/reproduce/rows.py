@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from gloronet.reproduce import paper, text
 from gloronet.reproduce.records import Record
 
-LITERATURE = "literature, from the paper, not run here"
-APART = "literature, from the paper; ours in the table of smoothing"
+LITERATURE = "literature"
+APART = "literature; ours in the table of smoothing"
 NOT_MEASURED = "not measured"
 
 

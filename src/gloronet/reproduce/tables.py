@@ -98,42 +98,47 @@ TABLES: dict[str, Callable[[Path], list[Table]]] = {
 
 
 def _results(slug: str, here: list[Line], records: list[Record]) -> list[Table]:
-    """Clean, attacked, proved: one data set, no table where it has no rows."""
+    """Proved, clean, attacked: one data set, no table where it has no rows. What readers come for stands first."""
     if not here:
         return []
     data = data_set(slug, records)
-    at = (Column(f"VRA at {data.printed}, bound, real", "ours", "bound"),) if data.printed else ()
+    at = (Column(f"ours, bound, real, at {data.printed}", "VRA", "bound"),) if data.printed else ()
     columns = (
         Column("row"),
-        Column("clean", "paper"), Column("PGD", "paper"), Column("VRA", "paper"),
-        Column("clean", "ours"), Column("PGD", "ours"), Column("PGD by ART", "ours"),
-        Column("VRA, bound, real", "ours", "bound main"), Column("VRA, bound, float32", "ours", "bound"), *at,
-        Column("VRA, estimate, the paper's protocol", "ours", "estimate"),
-        Column("VRA, ours − paper, points"),
+        Column("paper", "VRA"), Column("ours, bound, real", "VRA", "bound main"), Column("ours − paper, points", "VRA"),
+        Column("ours, bound, float32", "VRA", "bound"), *at,
+        Column("ours, estimate, the paper's protocol", "VRA", "estimate"),
+        Column("paper", "clean"), Column("ours", "clean"),
+        Column("paper", "PGD"), Column("ours", "PGD"), Column("ours, by ART", "PGD"),
         Column("run here", kind="text"),
     )  # fmt: skip
     rows = []
     for line in here:
         figures, record = paper.training(slug).get(line.family.paper), line.record
-        printed = (figures.clean, figures.pgd, figures.vra) if figures else (None, None, None)
-        ways: list[tuple[str, ...]] = [("accuracy", "clean"), ("attack", "pgd"), ("attack", "pgd_art")]
-        ways += [("accuracy", "vra", "real"), ("accuracy", "vra", "float32")]
-        ways += [("accuracy", "vra_at", data.printed)] if data.printed else []
-        ways += [("accuracy", "vra_paper_protocol")]
+        clean, pgd, vra = (figures.clean, figures.pgd, figures.vra) if figures else (None, None, None)
+        beside = [("accuracy", "vra", "float32"), *([("accuracy", "vra_at", data.printed)] if data.printed else [])]
         cells = (
             line.label,
-            *(text.printed(p) for p in printed),
-            *(text.shares(record, *way) for way in ways),
-            text.difference(mean(line.values("accuracy", "vra", "real")), figures.vra if figures else None),
+            text.printed(vra),
+            text.shares(record, "accuracy", "vra", "real"),
+            text.difference(mean(line.values("accuracy", "vra", "real")), vra),
+            *(text.shares(record, *way) for way in beside),
+            text.shares(record, "accuracy", "vra_paper_protocol"),
+            text.printed(clean),
+            text.shares(record, "accuracy", "clean"),
+            text.printed(pgd),
+            text.shares(record, "attack", "pgd"),
+            text.shares(record, "attack", "pgd_art"),
             line.run_here,
         )
         rows.append(Row(cells, line.kind))
         if record is not None and record.values("mirrored", "vra"):
-            flipped = [MISSING] * len(ways)
-            flipped[0] = text.shares(record, "mirrored", "clean")
-            flipped[3] = text.shares(record, "mirrored", "vra")
-            label = f"{line.label}, flip-averaged logits"
-            rows.append(Row((label, *[MISSING] * 3, *flipped, MISSING, line.run_here), line.kind))
+            flipped = [MISSING] * len(columns)
+            flipped[0] = f"{line.label}, flip-averaged logits"
+            flipped[2] = text.shares(record, "mirrored", "vra")
+            flipped[-5] = text.shares(record, "mirrored", "clean")
+            flipped[-1] = line.run_here
+            rows.append(Row(tuple(flipped), line.kind))
     own = [line.record for line in here if line.record is not None]
     return [Table(data.title, columns, tuple(rows), (*_attacks(own), *audit.notes(own)))]
 
@@ -159,9 +164,9 @@ def _smoothing(records: list[Record]) -> list[Table]:
     """Randomized smoothing, apart: its certificates hold with probability 1 − α each, they are no bounds."""
     columns = (
         Column("row"),
-        Column("clean", "paper"), Column("VRA, stochastic", "paper"),
-        Column("clean", "ours"), Column("VRA, stochastic", "ours"),
-        Column("VRA, ours − paper, points"),
+        Column("paper", "VRA, stochastic"), Column("ours", "VRA, stochastic"),
+        Column("ours − paper, points", "VRA, stochastic"),
+        Column("paper", "clean"), Column("ours", "clean"),
         Column("how", kind="text"),
         Column("run here", kind="text"),
     )  # fmt: skip
@@ -173,10 +178,11 @@ def _smoothing(records: list[Record]) -> list[Table]:
         how = [f"{v[0]:,.0f} images" if name == "images" else f"{name} = {v[0]:,g}" for name, v in known if v]
         cells = (
             f"{data_set(record.data, records).title}: {paper.STOCHASTIC}",
-            *(text.printed(p) for p in ((figures.clean, figures.vra) if figures else (None, None))),
-            text.shares(record, "smoothing", "clean"),
+            text.printed(figures.vra if figures else None),
             text.shares(record, "smoothing", "vra"),
             text.difference(mean(record.values("smoothing", "vra")), figures.vra if figures else None),
+            text.printed(figures.clean if figures else None),
+            text.shares(record, "smoothing", "clean"),
             ", ".join(how) or MISSING,
             text.seeds(len(record.seeds)) if record.seeds else NOT_MEASURED,
         )
