@@ -134,6 +134,7 @@ function setInput(values, truth) {
   ink.clearRect(0, 0, ink.canvas.width, ink.canvas.height);
   at("truth").textContent = truth;
   at("truth").hidden = !truth;
+  at("sample").value = "";
   at("numbers").value = grid ? "" : Array.from(x, (v) => String(v)).join(", ");
   show();
   certify();
@@ -142,8 +143,8 @@ function setInput(values, truth) {
 async function showSample(index) {
   try {
     const sample = await ask(`v1/samples/${index}`);
-    at("sample").value = index;
     setInput(sample.input.flat(Infinity), `Test sample ${index} of ${sample.count}; its true class is ${sample.class}.`);
+    at("sample").value = index;
   } catch (e) {
     complain(e);
   }
