@@ -43,7 +43,7 @@ class Scale(Operator):
         value = 1.0 / float(size.min()) if self.divide and float(size.min()) > 0.0 else math.inf
         if not self.divide:
             value = float(size.max())
-        exact = not self.divide
+        exact = not self.divide and self.factor.is_floating_point()  # an int64 may be rounded on its way to float64
         return Proved(value if exact and math.isfinite(value) else up(value, 1), "largest factor")
 
     def estimate(self, u: Tensor | None, iterations: int, norm: str) -> tuple[Tensor | float, Tensor | None]:
