@@ -8,7 +8,7 @@ import pytest
 
 HOUSE = Path(__file__).resolve().parents[1] / "src" / "gloronet"
 ORDER = (
-    *("errors", "schedules", "config", "presets", "zoo", "data", "operators", "layers", "models", "program"),
+    *("errors", "npz", "schedules", "config", "presets", "zoo", "data", "operators", "layers", "models", "program"),
     *("margins", "testing", "net", "losses", "train", "run", "attacks", "smoothing", "certify", "averaged"),
     *("relaxed", "estimator", "lower", "proof", "export", "report", "folder", "serve", "verbs", "reproduce", "compare"),
     *("answers", "show", "voice", "cli"),

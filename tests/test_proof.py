@@ -846,10 +846,10 @@ def test_symbols_prove_what_the_library_proves_with_them(a: checker.Map) -> None
 def test_what_is_too_large_is_refused_at_once(size: tuple[int, int]) -> None:
     kernel = np.random.default_rng(0).standard_normal((2, 1, 3, 3))
     a = checker.Map(kernel, checker.Grid(size, (3, 3), padding=(1, 1, 1, 1)))
-    began = time.perf_counter()
+    began = time.process_time()  # what it costs, however busy the machine
     with pytest.raises(checker.Rejected, match="too large; symbols: there are too many"):
         checker.prove(a, a.magnitude() / 2, "l2", "", "it")
-    assert time.perf_counter() - began < 10
+    assert time.process_time() - began < 10
 
 
 def test_a_norm_that_is_a_number_is_never_undercut() -> None:

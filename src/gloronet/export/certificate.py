@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gloronet.errors import ConfigError
 from gloronet.export.graph import Graph
-from gloronet.export.losses import Linear, entries, losses, size
+from gloronet.export.losses import Linear, losses, shapes, size
 from gloronet.net import BOTTOM
 from gloronet.operators.dense import Dense
 from gloronet.operators.rounding import U32, U64, gamma
@@ -37,8 +37,8 @@ class Constants(NamedTuple):
     and drop it.)
     """
 
-    values: dict[str, int]
-    """With how many numbers each has."""
+    values: dict[str, tuple[int, ...]]
+    """With the shape of each."""
     told_by: Tensor
     """(values, 4)"""
     told_least: Tensor
@@ -52,9 +52,9 @@ class Constants(NamedTuple):
 def safe_constants(program: FrozenProgram, proved: Bound, single: LogitError, double: LogitError) -> Constants:
     head, last = program.operators[-1], program.ops[-1].inputs[0]
     assert isinstance(head, Dense)
-    inside, count = head.weight.shape[1], entries(program)
-    told = (losses(program, proved), size(last, inside), size(INPUT, count[INPUT]), Linear({}, 1.0))
-    values = {v: count[v] for form in told for v in form.coefficients}
+    inside, shape = head.weight.shape[1], shapes(program)
+    told = (losses(program, proved), size(last, (inside,)), size(INPUT, shape[INPUT]), Linear({}, 1.0))
+    values = {v: shape[v] for form in told for v in form.coefficients}
 
     distance, rows, bias = head_norms(head)
     kappa = gamma(inside + 1, U32)
@@ -92,27 +92,27 @@ def certificates(g: Graph, names: dict[str, str], constants: Constants) -> None:
     def gathered(table: Tensor) -> str:
         return g.add("Gather", g.double(table), "label", axis=0)
 
-    def known(values: str, keepdims: int = 0) -> str:
+    def known(total: str, values: str, keepdims: int = 0) -> str:
         """Whether all of a row is finite: a sum with what is not a number is none, and no comparison holds for it."""
-        return g.add("LessOrEqual", g.add("ReduceSum", values, rows, keepdims=keepdims), most)
+        return g.add("LessOrEqual", g.add(total, values, rows, keepdims=keepdims), most)
 
     # Sums of squares in float32, which may overflow: to infinity, which is known below. (ReduceSumSquare is slow.)
     # The first value comes last: onnxruntime begins with the last input, so takes a size while its value is at hand.
-    flat = [g.add("Reshape", names[value], g.whole([0, n])) for value, n in reversed(constants.values.items())]
-    sums = [g.add("ReduceSum", g.add("Mul", v, v), rows, keepdims=1) for v in flat]
-    lengths = g.add("Sqrt", g.add("Cast", g.add("Concat", *sums, axis=1), to=double))
-    told = g.add("MatMul", lengths, g.double(constants.told_by.flip(0)))
-    told = g.add("Add", told, g.double(constants.told_least))
+    each = reversed([(names[value], list(range(1, 1 + len(shape)))) for value, shape in constants.values.items()])
+    sums = [g.add("ReduceSum", g.add("Mul", v, v), g.whole(axes), keepdims=0) for v, axes in each]
+    lengths = g.add("Sqrt", g.add("Cast", g.add("Concat", *sums, axis=0), to=double))
+    each_a_row = g.add("Reshape", lengths, g.whole([len(sums), -1]))
+    told = g.add("Gemm", each_a_row, g.double(constants.told_by.flip(0)), g.double(constants.told_least), transA=1)
 
     y = g.add("Cast", "logits", to=double)
-    clean = g.add("Where", known(g.add("Abs", y), keepdims=1), y, zero)  # without a single number nothing leads
+    clean = g.add("Where", known("ReduceL1", y, keepdims=1), y, zero)  # without a single number nothing leads
     g.add("ArgMax", clean, axis=1, keepdims=0, select_last_index=0, output="label")
     lead = g.add("Sub", g.add("ReduceMax", clean, rows, keepdims=1), clean)
     lost = g.add("MatMul", g.add("Unsqueeze", told, rows), gathered(constants.stated))
     left = g.add("Sub", lead, g.add("Squeeze", lost, rows))
     radius = g.add("ReduceMin", g.add("Div", left, gathered(constants.steep)), rows, keepdims=0)
 
-    sound = g.add("And", known(told), g.add("Greater", radius, g.double(FLOOR)))
+    sound = g.add("And", known("ReduceSum", told), g.add("Greater", radius, g.double(FLOOR)))
     g.add("Where", sound, radius, zero, output="radius")
     g.add("And", g.add("Greater", "radius", "epsilon"), sound, output="certified")
     g.add("Where", "certified", "label", g.whole(BOTTOM), output="prediction")

@@ -46,28 +46,29 @@ class Linear(NamedTuple):
         return Linear(sums, total(*(part.constant for part in every)))
 
 
-def size(value: str, count: int) -> Linear:
-    """‖ẑ‖ of a value of so many numbers, from the float32 sum of its squares."""
+def size(value: str, shape: tuple[int, ...]) -> Linear:
+    """‖ẑ‖ of a value of that shape, from the float32 sum of its squares."""
+    count = math.prod(shape)
     return Linear({value: total(1.0, gamma(count + 2, U32))}, root(count * SMALLEST[U32]))
 
 
-def entries(program: FrozenProgram) -> dict[str, int]:
-    """How many numbers each value has."""
-    shapes = {op.output: operator.output_shape for op, operator in zip(program.ops, program.operators, strict=True)}
-    return {name: math.prod(shape) for name, shape in ({INPUT: program.input_shape} | shapes).items()}
+def shapes(program: FrozenProgram) -> dict[str, tuple[int, ...]]:
+    """The shape of each value, without the batch."""
+    outputs = {op.output: operator.output_shape for op, operator in zip(program.ops, program.operators, strict=True)}
+    return {INPUT: program.input_shape} | outputs
 
 
 def losses(program: FrozenProgram, proved: Bound) -> Linear:
     """e of what goes into the head."""
     none = Linear({}, 0.0)
-    found, count = {INPUT: none}, entries(program)
+    found, shape = {INPUT: none}, shapes(program)
     for k, (op, operator) in enumerate(zip(program.ops[:-1], program.operators[:-1], strict=True)):
         constant, loss = l2_constant(proved, operator, k), operator.arithmetic()
         carried = none.plus(*(found[name] for name in op.inputs))
         found[op.output] = carried.times(constant)
         if loss.terms:
             kappa = gamma(roundings(operator), U32)
-            sizes = _sum(size(name, count[name]) for name in op.inputs)
+            sizes = _sum(size(name, shape[name]) for name in op.inputs)
             summed = sizes.plus(carried, carried).times(loss.gain).plus(Linear({}, loss.offset))
             lost = underflow(loss, operator, SMALLEST[U32])
             found[op.output] = found[op.output].plus(summed.times(kappa), Linear({}, lost))
