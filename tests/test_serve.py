@@ -8,10 +8,12 @@ import json
 import re
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
 import time
+import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -37,6 +39,7 @@ from gloronet.serve import About, Answer, Limits, OnnxEngine, Served, TorchEngin
 from gloronet.serve.adversary import BrokenCertificate, nearest  # noqa: E402
 from gloronet.serve.batcher import Batcher  # noqa: E402
 from gloronet.serve.problems import Problem  # noqa: E402
+from gloronet.serve.server import listening  # noqa: E402
 from gloronet.serve.source import engine_of  # noqa: E402
 
 JSON, NPY = {"Content-Type": "application/json"}, {"Content-Type": "application/x-npy"}
@@ -203,12 +206,28 @@ MAGIC = b"\x93NUMPY\x01\x00v\x00"
 HUGE = MAGIC + b"{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999, 64), }".ljust(117) + b"\n"
 PNG, JPEG = {"Content-Type": "image/png"}, {"Content-Type": "image/jpeg"}
 GREY = picture(np.zeros((8, 8), np.uint8))
+LONG = json.dumps({"inputs": ["x" * 4_000_000] + [0] * 300_000}).encode()
+"""Small as it is, an array as wide as its longest word would take terabytes."""
+
+
+def chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+DEEP = b"".join((
+    b"\x89PNG\r\n\x1a\n",
+    chunk(b"IHDR", struct.pack(">IIBBBBB", 8, 8, 16, 2, 0, 0, 0)),
+    chunk(b"IDAT", zlib.compress((b"\0" + b"\x12\xff" * 24) * 8)),
+    chunk(b"IEND", b""),
+))  # fmt: skip
+"""RGB with 16 bits a channel, which Pillow opens as RGB with 8."""
 BAD: dict[str, tuple[bytes, dict[str, str], int, str]] = {
     "wrong shape": (json.dumps({"inputs": [[0.5] * 63]}).encode(), JSON, 422, "[1, 8, 8]"),
     "a number": (b'{"inputs": 0.5}', JSON, 422, "shape"),
     "no inputs": (b'{"inputs": []}', JSON, 422, "shape"),
     "ragged": (b'{"inputs": [[0.1, 0.2], [0.3]]}', JSON, 422, "different lengths"),
     "words": (json.dumps({"inputs": ["a"] * 64}).encode(), JSON, 422, "numbers only"),
+    "a long word": (LONG, JSON, 422, "numbers only"),
     "true and false": (json.dumps({"inputs": [True] * 64}).encode(), JSON, 422, "numbers only"),
     "nothing": (json.dumps({"inputs": [None] * 64}).encode(), JSON, 422, "numbers only"),
     "a giant number": (json.dumps({"inputs": [10**400] * 64}).encode(), JSON, 422, "numbers only"),
@@ -242,6 +261,7 @@ BAD: dict[str, tuple[bytes, dict[str, str], int, str]] = {
     "a cut image": (GREY[: len(GREY) // 2 + 8], PNG, 400, "PNG"),
     "another kind of image": (GREY, JPEG, 400, "JPEG"),
     "a transparent image": (picture(np.zeros((8, 8, 4), np.uint8)), PNG, 422, "transparent"),
+    "a deep colour image": (DEEP, PNG, 422, "8 bits"),
     "a deep image": (picture(np.zeros((8, 8), np.uint16)), PNG, 422, "8 bits"),
 }  # fmt: skip
 
@@ -274,6 +294,17 @@ def test_a_parameter_with_a_typo_is_not_ignored(client: Any) -> None:
         told = client.post(f"v1/certify?{query}", json={"inputs": FLAT})
         assert told.status_code == 422
         assert "There is no parameter" in told.json()["detail"]
+
+
+def test_a_parameter_given_twice_is_not_chosen_from(client: Any) -> None:
+    told = client.post("v1/certify?epsilon=0.1&epsilon=0.9", json={"inputs": FLAT})
+    assert told.status_code == 422
+    assert "twice" in told.json()["detail"]
+
+
+def test_no_host_is_not_every_host(run: Path) -> None:
+    with pytest.raises(gn.ConfigError, match=r"such as 127\.0\.0\.1"), listening(str(run), host=""):
+        pass
 
 
 def test_a_probe_may_ask_by_head(client: Any) -> None:

@@ -74,8 +74,11 @@ def application(served: Served, version: str = "", limits: Limits | None = None)
     async def inputs_of(request: Request) -> Inputs:
         with batcher.arrival():
             body = await _body(request, limits)
-            arguments = body, request.headers.get("content-type", ""), dict(request.query_params)
-            if len(body) <= SMALL:
+            query, kind = request.query_params, request.headers.get("content-type", "")
+            if len(query) < len(query.multi_items()):
+                raise Problem(422, "A parameter is given twice; leave one out.")
+            arguments = body, kind, dict(query)
+            if len(body) <= SMALL and not kind.lower().startswith("image/"):  # a small image may be of many pixels
                 return parse(*arguments, about.input_shape, limits)
             return await asyncio.to_thread(parse, *arguments, about.input_shape, limits)
 

@@ -69,12 +69,14 @@ def _json(body: bytes) -> tuple[np.ndarray, Any]:
     if unknown := sorted(told.keys() - {"inputs", "epsilon"}):
         raise Problem(422, f"Unknown field {unknown[0][:100]!r}; there are inputs and epsilon.")
     try:
-        x = np.array(told["inputs"])
-    except (ValueError, RecursionError):
+        x = np.array(told["inputs"], object)  # of another dtype one long string would make every entry as wide
+        if not {int, float, list}.issuperset(map(type, x.ravel())):
+            raise Problem(422, "inputs must hold numbers only.")
+        return x.astype(np.float64), told.get("epsilon")
+    except OverflowError:
+        raise Problem(422, "inputs must hold numbers only, of a size that a float has.") from None
+    except (ValueError, TypeError, RecursionError):
         raise Problem(422, "The rows of inputs have different lengths, or are nested too deeply.") from None
-    if x.size and x.dtype.kind not in "iuf":
-        raise Problem(422, "inputs must hold numbers only.")
-    return x.astype(np.float64), told.get("epsilon")
 
 
 def _npy(body: bytes) -> np.ndarray:
@@ -114,6 +116,8 @@ def _image(body: bytes, kind: str, resize: bool, shape: tuple[int, ...], limits:
                 raise Problem(
                     422, f"The image has {theirs} pixels (width×height), not {ours}; say ?resize=true to resize it."
                 )
+            if any("16" in str(tile[3]) for tile in image.tile):  # its mode, after decoding, would not tell
+                raise Problem(422, "The image has 16 bits a channel; save it with 8 bits.")
             image.load()
             opaque = _opaque(image).convert("L" if channels == 1 else "RGB")
             if opaque.size != (width, height):

@@ -58,6 +58,8 @@ def listening(
 def _bound(host: str, port: int) -> socket.socket:
     if not 0 <= port <= 65535:
         raise ConfigError(f"A port is a number from 0 to 65535, not {port}.")
+    if not host:
+        raise ConfigError("A host is an address to listen at, such as 127.0.0.1; nothing would mean all of them.")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # The protocol is named: asyncio sets TCP_NODELAY on such sockets only, and without it an answer waits for 40 ms.
     listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
