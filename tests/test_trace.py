@@ -1,5 +1,6 @@
 """trace: what a module really computes, whatever it calls itself; the rest is refused by path and reason."""
 
+import array
 import copy
 import random
 import types
@@ -14,6 +15,7 @@ from torch.nn.utils import parametrizations
 
 import gloronet as gn
 from gloronet.errors import UnsupportedOperation
+from gloronet.operators import LeakyReLU
 from gloronet.operators.rules import MODULE_RULES
 
 Linear, Sequential, MinMax = nn.Linear, nn.Sequential, gn.MinMax
@@ -693,6 +695,31 @@ class Slotted:
         self.gain = gain
 
 
+class Listed(list):
+    gain = 2.0
+
+
+class Base:
+    gain = 2.0
+
+
+class Derived(Base):
+    pass
+
+
+class Scaling:
+    """A hook that is an object."""
+
+    def __init__(self, gain):
+        self.gain = gain
+
+    def __call__(self, module, inputs, output):
+        return output * self.gain
+
+    def before(self, module, inputs):
+        return (inputs[0] * self.gain,)
+
+
 def change(attribute, value):
     return lambda m: setattr(m, attribute, value)
 
@@ -713,6 +740,10 @@ CHANGES = {
     "in an object": ({"own": Settings([2.0])}, lambda m: m.own.gain[0], lambda m: m.own.gain.insert(0, 6.0)),
     "array": ({"array": np.array([2.0])}, lambda m: float(m.array[0]), lambda m: m.array.fill(6.0)),
     "function": ({"f": lambda: 2.0}, lambda m: m.f(), change_twice),
+    "bytes": ({"own": bytearray([2])}, lambda m: m.own[0], lambda m: m.own.__setitem__(0, 6)),
+    "packed": ({"own": array.array("d", [2.0])}, lambda m: m.own[0], lambda m: m.own.__setitem__(0, 6.0)),
+    "array of objects": ({"own": np.array([[2.0]], object)}, lambda m: m.own[0, 0], lambda m: m.own.fill(6.0)),
+    "of a list": ({"own": Listed()}, lambda m: m.own.gain, lambda m: setattr(m.own, "gain", 6.0)),
 }
 
 
@@ -746,6 +777,150 @@ def test_what_changes_in_the_class_is_seen(name, value, monkeypatch):
     assert net.bound().constant == pytest.approx(2.0)
     monkeypatch.setattr(OfTheClass, name, value)
     assert net.bound().constant == pytest.approx(6.0)
+
+
+def test_what_changes_in_the_class_of_an_attribute_is_seen(monkeypatch):
+    net = gn.GloRoNet(Calls(lambda m, x: x * m.own.gain, own=Derived()), 0.1, (4,))
+    assert net.bound().constant == pytest.approx(2.0)
+    monkeypatch.setattr(Base, "gain", 6.0)
+    assert net.bound().constant == pytest.approx(6.0)
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_what_a_hook_holds_is_watched(before):
+    module, hook = Sequential(nn.ReLU(), Linear(4, 3)), Scaling(2.0)
+    if before:
+        module[0].register_forward_pre_hook(hook.before)
+    else:
+        module[0].register_forward_hook(hook)
+    net = gn.GloRoNet(module, 0.1, (4,))
+    assert net.bound().constant == pytest.approx(2.0)
+    hook.gain = 6.0
+    assert net.bound().constant == pytest.approx(6.0)
+
+
+def test_a_hook_that_is_a_method_of_the_net_costs_no_trace_a_step():
+    module = Calls(lambda m, x: m.own(x), own=nn.ReLU(), seen=lambda *_: None)
+    module.own.register_forward_hook(types.MethodType(lambda *_: None, module))
+    net = gn.GloRoNet(module, 0.1, (4,))
+    program = net.program()
+    with torch.no_grad():
+        module.head.weight.mul_(2)
+    assert net.program() is program
+
+
+def test_a_method_of_torch_that_is_patched_is_seen(monkeypatch):
+    module = Sequential(nn.Conv2d(1, 1, 1, bias=False), nn.Flatten(), Linear(4, 3))
+    nn.init.constant_(module[0].weight, 2.0)
+    net = gn.GloRoNet(module, 0.1, (1, 2, 2))
+    assert net.bound().constant == pytest.approx(2.0)
+    plain = nn.Conv2d._conv_forward
+    monkeypatch.setattr(nn.Conv2d, "_conv_forward", lambda self, x, *rest: 3 * plain(self, x, *rest))
+    assert net.bound().constant == pytest.approx(6.0)
+
+
+def check_same(net, x):
+    assert torch.allclose(net.program().freeze()(x), net.module(x).double(), 1e-5)
+
+
+class Tied(nn.Module):
+    """Two layers of one weight, a parameter or a buffer."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.a, self.b, self.head = nn.Module(), nn.Module(), Linear(2, 2)
+        for layer in (self.a, self.b):
+            if kind is nn.Parameter:
+                layer.weight = getattr(self.a, "weight", nn.Parameter(torch.eye(2)))
+            else:
+                layer.register_buffer("weight", getattr(self.a, "weight", torch.eye(2)))
+
+    def forward(self, x):
+        return self.head(F.relu(F.linear(F.relu(F.linear(x, self.a.weight)), self.b.weight)))
+
+
+@pytest.mark.parametrize("kind", [nn.Parameter, torch.Tensor])
+@pytest.mark.parametrize("which", ["a", "b"])
+def test_tied_tensors_that_come_apart_are_seen(kind, which):
+    net = gn.GloRoNet(Tied(kind), 0.1, (2,))
+    assert net.bound().constant == pytest.approx(1.0)
+    state = {name: t.clone() for name, t in net.module.state_dict().items()}
+    state[f"{which}.weight"] *= 5
+    net.module.load_state_dict(state, assign=True)
+    assert net.bound().constant == pytest.approx(5.0)
+    check_same(net, torch.rand(5, 2))
+
+
+def test_tied_parameters_of_a_module_with_a_float_rule_may_come_apart(rules):
+    class Product(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.p = self.q = nn.Parameter(torch.tensor(1.0))
+
+        def forward(self, x):
+            return self.p * self.q * x
+
+    rules(Product)(lambda m, shape, norm: (m.p * m.q).abs().item())
+    module = Sequential(Product(), Linear(4, 3))
+    net = gn.GloRoNet(module, 0.1, (4,))
+    assert net.bound().constant == pytest.approx(1.0)
+    module[0].q = nn.Parameter(torch.tensor(50.0))
+    assert net.bound().constant == pytest.approx(50.0)
+    check_same(net, torch.rand(5, 4))
+
+
+def test_a_rule_may_read_a_parameter_into_an_attribute(rules):
+    rules(nn.PReLU)(lambda m, shape, norm: LeakyReLU(shape, m.weight.item()))
+    module = Sequential(nn.PReLU(init=1.0), Linear(4, 3))
+    net = gn.GloRoNet(module, 0.1, (4,))
+    assert net.bound().constant == pytest.approx(1.0)
+    program = net.program()
+    assert net.program() is program
+    nn.init.constant_(module[0].weight, 10.0)
+    assert net.bound().constant == pytest.approx(10.0)
+
+
+ASKING = {
+    "exporting": torch.compiler.is_exporting,
+    "compiling": torch.compiler.is_compiling,
+    "without gradients": lambda: not torch.is_grad_enabled(),
+    "with gradients": torch.is_grad_enabled,
+}
+
+
+@pytest.mark.parametrize("name", ASKING)
+def test_a_module_that_asks_how_it_is_run_is_refused(name):
+    with pytest.raises(UnsupportedOperation, match="must not ask how it is run"):
+        gn.GloRoNet(Calls(lambda m, x: x if ASKING[name]() else 10 * x), 0.1, (4,))
+
+
+def test_a_forward_may_ask_whether_it_is_trained():
+    net = gn.GloRoNet(Calls(lambda m, x: x * 2 if m.head.weight.requires_grad else x * 6), 0.1, (4,))
+    assert net.bound().constant == pytest.approx(2.0)
+    net.requires_grad_(False)
+    assert net.bound().constant == pytest.approx(6.0)
+
+
+def test_modules_hidden_deep_in_plain_lists_are_watched_at_any_depth():
+    deep = Linear(4, 4)
+    for _ in range(6):
+        deep = Sequential(deep)
+    module = Calls(lambda m, x: m.hidden[0](x), hidden=[deep])
+    net = gn.GloRoNet(module, 0.1, (4,))
+    before = net.bound().constant
+    weight = next(deep.parameters())
+    weight.data.mul_(3)
+    assert net.bound().constant == pytest.approx(3 * before, rel=1e-5)
+    layer = next(m for m in deep.modules() if isinstance(m, Linear))
+    layer.weight = nn.Parameter(3 * weight)
+    assert net.bound().constant == pytest.approx(9 * before, rel=1e-5)
+
+
+def test_a_number_beside_half_precision_is_float32():
+    """As torch multiplies: by float32(0.7), rounding afterwards; bfloat16(0.7) is 0.69921875."""
+    module = Calls(lambda m, x: x * 0.7).to(torch.bfloat16)
+    exact = gn.GloRoNet(module, 0.1, (4,)).program().freeze().operators[0]
+    assert float(exact(torch.ones(1, 4, dtype=torch.float64))[0, 0]) == float(torch.tensor(0.7))
 
 
 def test_a_module_hidden_in_a_plain_list_is_watched_too():

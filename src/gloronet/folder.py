@@ -97,8 +97,10 @@ def _read_bound(path: Path) -> Bound | None:
 
 
 def _seal(table: dict[str, Any]) -> str:
-    """Against damage, not against malice: `gloronet check` trusts no such file."""
-    return hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()
+    """Against damage, not against malice: `gloronet check` trusts no such file. Another version proves its own."""
+    from gloronet import __version__
+
+    return hashlib.sha256(json.dumps([__version__, table], sort_keys=True).encode()).hexdigest()
 
 
 @contextmanager

@@ -139,7 +139,7 @@ class GloRoNet(nn.Module):
     def program(self) -> Program:
         """What the module computes in eval mode, traced again when its structure changed."""
         now = (self.input_shape, structure(self.module))
-        if self._traced is None or self._traced[0] != now:
+        if self._traced is None or self._traced[0] != now or not self._traced[1].holds():
             with self._unrounded():
                 program = trace(self.module, self.input_shape)
             head(program)

@@ -64,6 +64,12 @@ class Program:
     input_shape: Shape
     ops: tuple[Op, ...]
     live: Callable[[], dict[str, Tensor]] = field(repr=False, compare=False)
+    answers: tuple[Callable[[], bool], ...] = field(default=(), repr=False, compare=False)
+    """Whether each rule that may read a parameter still answers the attributes that are part of the Program."""
+
+    def holds(self) -> bool:
+        """Whether no value of a parameter has made this another Program."""
+        return all(answer() for answer in self.answers)
 
     def operators(self) -> list[Operator]:
         """The operators on live tensors: differentiable, in the module's own arithmetic."""
@@ -123,11 +129,15 @@ class FrozenProgram:
 
 def run(ops: Iterable[Op], operators: Iterable[Operator], x: Tensor) -> Tensor:
     """Evaluates the operations in order; the last output is the result."""
+    return evaluated(ops, operators, x)[-1]
+
+
+def evaluated(ops: Iterable[Op], operators: Iterable[Operator], x: Tensor) -> list[Tensor]:
+    """The input and what each operation answers, in order."""
     values = {INPUT: x}
-    result = x
     for op, operator in zip(ops, operators, strict=True):
-        result = values[op.output] = operator(*(values[name] for name in op.inputs))
-    return result
+        values[op.output] = operator(*(values[name] for name in op.inputs))
+    return list(values.values())
 
 
 def _is_plain(value: Any) -> bool:

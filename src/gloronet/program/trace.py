@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import operator
 import warnings
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -29,12 +30,13 @@ from gloronet.operators.rules import (
     MODULE_RULES,
     Call,
     Constant,
+    ModuleRule,
     Step,
     Value,
     Vouched,
     evaluating,
 )
-from gloronet.program.agree import require_fit, require_same
+from gloronet.program.agree import require_fit, require_same, require_true
 from gloronet.program.constants import Constants, Recipe, Ref
 from gloronet.program.graph import (
     attribute,
@@ -51,6 +53,7 @@ from gloronet.program.graph import (
 )
 from gloronet.program.merge import merge
 from gloronet.program.program import INPUT, Op, Program
+from gloronet.program.structure import plain
 
 
 def trace(module: nn.Module, input_shape: Shape) -> Program:
@@ -65,8 +68,7 @@ def trace(module: nn.Module, input_shape: Shape) -> Program:
             "net.module.compile() then compiles it in place."
         )
     program = _Reader(module, shape, _export(module, shape)).read()
-    with evaluating(module), torch.no_grad():
-        module(_sample(module, shape, 1))  # a real run: torch.export takes back what it changes
+    require_true(module, program)  # a real run, too: torch.export takes back what it changes
     require_same(module, program, _Reader(module, shape, _export(module, shape, alone=True)).read())
     return program
 
@@ -119,6 +121,7 @@ class _Reader:
         self.constants = Constants(module)
         self.known: dict[torch.fx.Node, Value | Constant | Any] = {}
         self.ops: list[Op] = []
+        self.answers: list[Callable[[], bool]] = []
         self.batch: Any = None
 
     def read(self) -> Program:
@@ -155,7 +158,7 @@ class _Reader:
             )
         ops = merge(self.ops, outputs[0].name)
         self.constants.prune({name for op in ops for name in op.tensors.values()})
-        return Program(self.input_shape, tuple(ops), self.constants)
+        return Program(self.input_shape, tuple(ops), self.constants, tuple(self.answers))
 
     # Leaves
 
@@ -168,7 +171,7 @@ class _Reader:
             self._constant(node, path)
         elif node.name in s.inputs_to_lifted_tensor_constants:
             name = s.inputs_to_lifted_tensor_constants[node.name]
-            self.constants.fixed[node.name] = self.lifted[name].detach().clone()
+            self.constants.fixed[node.name] = self.lifted[name].detach()  # live, as all others
             self._constant(node, name)
         else:
             self.batch = value.shape[0]
@@ -295,7 +298,9 @@ class _Reader:
         answer = rule(module, x.shape, "l2")
         if not isinstance(answer, Operator):
             require_fit(module, None, x.shape, path)
-            state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+            # Every name: those of one tensor may come apart.
+            state = {**dict(module.named_parameters(remove_duplicate=False)),
+                     **dict(module.named_buffers(remove_duplicate=False))}  # fmt: skip
             tensors: dict[str, Constant | float] = {}
             for name, t in state.items():
                 full, inner = f"{path}.{name}".lstrip("."), f"{output.name}:{name}"
@@ -320,6 +325,8 @@ class _Reader:
                 self.constants.sources[inner] = partial(field_of, rule, module, x.shape, f)
                 tensors[f] = Constant(self._named(f"{path}.{f}".lstrip("."), inner), tuple(value.shape))
         attributes = {f: v for f, v in fields.items() if not isinstance(v, Tensor) and v is not None}
+        if next(module.parameters(), next(module.buffers(), None)) is not None:  # on which attributes may depend
+            self.answers.append(partial(_answers, rule, module, x.shape, type(answer), attributes))
         return Step(type(answer), (x,), tensors, attributes)
 
     def _append(self, node: torch.fx.Node, first: torch.fx.Node, step: Step) -> None:
@@ -334,11 +341,12 @@ class _Reader:
         self.known[node] = Value(node.name, self._shape(node))
 
     def _number(self, node: torch.fx.Node, number: Any) -> Constant:
-        """A Python number as torch computes with it: rounded to the tensor's own type."""
+        """A Python number as torch computes with it: in the tensor's own type, but in float32 beside half precision."""
         if not isinstance(number, int | float):
             raise self._refusal(node, "it depends on the size of the batch")
-        inner = f"{node.name}:number"
-        self.constants.fixed[inner] = torch.tensor(number, dtype=node.meta["val"].dtype)
+        inner, dtype = f"{node.name}:number", node.meta["val"].dtype
+        dtype = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+        self.constants.fixed[inner] = torch.tensor(number, dtype=dtype)
         return Constant(self._named(f"{path_of(node)}.{node.name}.constant".lstrip("."), inner), ())
 
     def _shape(self, node: torch.fx.Node) -> Shape:
@@ -372,6 +380,15 @@ _BATCH_NORMS = (
     torch.ops.aten.batch_norm.default,
     torch.ops.aten._native_batch_norm_legit_no_training.default,
 )
+
+
+@torch.no_grad()
+def _answers(
+    rule: ModuleRule, module: nn.Module, shape: Shape, kind: type[Operator], attributes: dict[str, Any]
+) -> bool:
+    """Whether the rule still answers an operator of that kind with those attributes."""
+    answer = rule(module, shape, "l2")
+    return type(answer) is kind and all(plain(getattr(answer, f)) == plain(v) for f, v in attributes.items())
 
 
 def _gain(variance: Tensor, weight: Tensor | None, eps: float, shape: Shape) -> Tensor:
