@@ -15,7 +15,7 @@ from torch.nn.utils import parametrizations
 
 import gloronet as gn
 from gloronet.errors import UnsupportedOperation
-from gloronet.operators import LeakyReLU
+from gloronet.operators import Dense, LeakyReLU
 from gloronet.operators.rules import MODULE_RULES
 
 Linear, Sequential, MinMax = nn.Linear, nn.Sequential, gn.MinMax
@@ -892,6 +892,30 @@ ASKING = {
 def test_a_module_that_asks_how_it_is_run_is_refused(name):
     with pytest.raises(UnsupportedOperation, match="must not ask how it is run"):
         gn.GloRoNet(Calls(lambda m, x: x if ASKING[name]() else 10 * x), 0.1, (4,))
+
+
+@pytest.mark.parametrize("answer", [lambda y: (y, y), lambda y: y[:, :2], lambda y: y.double(), lambda y: None])
+def test_so_is_one_that_then_answers_another_kind_of_thing(answer):
+    class Asks(Linear):
+        def forward(self, x):
+            y = super().forward(x)
+            return y if torch.compiler.is_exporting() else answer(y)
+
+    with pytest.raises(UnsupportedOperation, match="must not ask how it is run"):
+        gn.trace(Asks(4, 3), (4,))
+
+
+def test_a_rule_may_come_to_answer_a_tensor_it_left_out(rules):
+    class Shifted(Linear):
+        pass
+
+    rules(Shifted)(lambda m, shape, norm: Dense(shape, m.weight, m.bias if m.bias.any() else None))
+    module = Sequential(Shifted(4, 4), Linear(4, 3))
+    nn.init.zeros_(module[0].bias)
+    net = gn.GloRoNet(module, 0.1, (4,))
+    check_same(net, torch.rand(5, 4))
+    nn.init.ones_(module[0].bias)
+    check_same(net, torch.rand(5, 4))
 
 
 def test_a_forward_may_ask_whether_it_is_trained():

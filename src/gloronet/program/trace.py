@@ -326,7 +326,7 @@ class _Reader:
                 tensors[f] = Constant(self._named(f"{path}.{f}".lstrip("."), inner), tuple(value.shape))
         attributes = {f: v for f, v in fields.items() if not isinstance(v, Tensor) and v is not None}
         if next(module.parameters(), next(module.buffers(), None)) is not None:  # on which attributes may depend
-            self.answers.append(partial(_answers, rule, module, x.shape, type(answer), attributes))
+            self.answers.append(partial(_answers, rule, module, x.shape, type(answer), _untensored(answer)))
         return Step(type(answer), (x,), tensors, attributes)
 
     def _append(self, node: torch.fx.Node, first: torch.fx.Node, step: Step) -> None:
@@ -382,13 +382,17 @@ _BATCH_NORMS = (
 )
 
 
+def _untensored(answer: Operator) -> dict[str, Any]:
+    """The operator's fields, a tensor by its type alone: what becomes part of the Program."""
+    fields = {f.name: getattr(answer, f.name) for f in dataclasses.fields(answer)}
+    return {f: type(v) if isinstance(v, Tensor) else v for f, v in fields.items()}
+
+
 @torch.no_grad()
-def _answers(
-    rule: ModuleRule, module: nn.Module, shape: Shape, kind: type[Operator], attributes: dict[str, Any]
-) -> bool:
-    """Whether the rule still answers an operator of that kind with those attributes."""
+def _answers(rule: ModuleRule, module: nn.Module, shape: Shape, kind: type[Operator], told: dict[str, Any]) -> bool:
+    """Whether the rule still answers an operator of that kind, with those fields."""
     answer = rule(module, shape, "l2")
-    return type(answer) is kind and all(plain(getattr(answer, f)) == plain(v) for f, v in attributes.items())
+    return type(answer) is kind and plain(_untensored(answer)) == plain(told)
 
 
 def _gain(variance: Tensor, weight: Tensor | None, eps: float, shape: Shape) -> Tensor:
