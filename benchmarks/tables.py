@@ -225,14 +225,24 @@ def earlier_trials() -> str:
 def _trials(found: list[tuple[dict[str, Any], float, float, str]], vra_is: str) -> str:
     names = ("optimizer", "lr", "loss", "lam", "epsilon_train", "epsilon_schedule")
     names += ("augmentation", "batch_size", "epochs")
-    told = {name: [str(c["train"].get(name, "–")) for c, *_ in found] for name in names}
-    told["activation"] = [c["model"].get("activation", "–") for c, *_ in found]
+    told = {name: [_told(c["train"], name) for c, *_ in found] for name in names}
+    for name in ("activation", "init"):
+        told[name] = [c["model"].get(name, "–") for c, *_ in found]
     told = {"network": [f"`{c['model']['architecture']}`" for c, *_ in found], **told}
     told["besides"] = [patch or "–" for *_, patch in found]
     shown = {name: values for name, values in told.items() if len(set(values)) > 1 or name in ("optimizer", "epochs")}
     order = sorted(range(len(found)), key=lambda k: -found[k][2])
     rows = [(*(shown[n][k] for n in shown), f"{found[k][1]:.1%}", f"{found[k][2]:.1%}") for k in order]
     return _table((*(n.replace("_", " ") for n in shown), "clean", vra_is), rows)
+
+
+def _told(train: dict[str, Any], name: str) -> str:
+    """A setting as a table shows it; one that plays no part in that training is a dash."""
+    idle = {
+        "lam": not train["loss"].startswith("trades"),
+        "epsilon_train": train["epsilon_schedule"].startswith("ramp"),
+    }
+    return "–" if idle.get(name) else str(train.get(name, "–"))
 
 
 def speedrun() -> str:

@@ -72,7 +72,7 @@ def drawings(folder: Path) -> list[Drawing]:
             "lipschitz",
             "Lipschitz constants from above and below",
             "The true global constant lies between the two ends of a bar. Filled: ours, means of the seeds; hollow: "
-            "the paper's, whose upper end is an estimate.",
+            "the paper's, whose upper end is an estimate. A net that gives one answer to everything is left out.",
             "no row has its constants measured",
             points.constants(records),
             painters.constants,
