@@ -51,7 +51,7 @@ def build(
     )
     """
     _check(input_shape, classes, activation, init)
-    spec = f"{_NAMED[spec]}.d({classes})" if spec in _NAMED else _literal(spec)
+    spec = spelled(spec, classes)
     pieces = parse(spec)
     layers: list[nn.Module] = []
     shape = tuple(input_shape)
@@ -77,6 +77,15 @@ def build(
         raise bad_piece(spec, len(pieces) - 1, f"must be d({classes}), as there are {classes} classes")
     _initialise(layers, init)
     return nn.Sequential(*layers)
+
+
+def spelled(spec: str, classes: int) -> str:
+    """A named architecture in the notation, with its last dense layer; what is in the notation stays as it is.
+
+    >>> spelled("2C2F", 10)
+    'c(16,4,2).c(32,4,2).d(100).d(10)'
+    """
+    return f"{_NAMED[spec]}.d({classes})" if spec in _NAMED else _literal(spec)
 
 
 def names() -> tuple[str, ...]:
