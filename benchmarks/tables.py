@@ -191,6 +191,20 @@ def peers() -> str:
     return _table(head, rows) + _where(r)
 
 
+def same_settings() -> str:
+    """Ours and the original package with the same settings; the bound has a column of its own."""
+    found = record.every("same-settings-cpu")
+    rows = []
+    for r in found:
+        what = (f"`{r['config']['model']['architecture']}`", f"{r['config']['train']['epochs']} epochs")
+        settings = f"`{r['preset']}`: " + ", ".join(what)
+        for name, run in (("ours", r["ours"]), (f"gloro {r['gloro']['versions']['gloro']}", r["gloro"])):
+            bound = f"{run['vra']:.2%}" if "vra" in run else "–"
+            rows.append((settings, name, f"{run['clean']:.2%}", f"{run['vra_estimate']:.2%}", bound))
+    head = ("settings", "trained by", "clean", "VRA, estimate, the paper's protocol", "VRA by bounds")
+    return _table(head, rows) + _where(*found)
+
+
 def estimates(device: str) -> str:
     r = latest(f"estimates-{device}")
     rows = (
@@ -334,6 +348,7 @@ TABLES = {
     "certify-cpu": lambda: certifying("cpu"),
     "serve": serving,
     "peers": peers,
+    "same-settings": same_settings,
     "estimates-cuda": lambda: estimates("cuda"),
     "estimates-cpu": lambda: estimates("cpu"),
     "speedrun": speedrun,
