@@ -1,7 +1,9 @@
 """trace: what a module really computes, whatever it calls itself; the rest is refused by path and reason."""
 
 import array
+import collections
 import copy
+import ctypes
 import random
 import types
 
@@ -186,6 +188,18 @@ def test_tracing_leaves_the_module_as_it_was():
     assert all(torch.equal(v, before[k]) for k, v in module.state_dict().items())
 
 
+@pytest.mark.parametrize("shared", [[2.0], {0: 2.0}, collections.deque([2.0])], ids=lambda s: type(s).__name__)
+def test_tracing_gives_back_the_very_containers_that_were_there(shared):
+    module = Calls(lambda m, x: x * m.own[0], own=shared)
+    net = gn.GloRoNet(module, 0.1, (4,))
+    assert module.own is shared
+    assert net.bound().constant == pytest.approx(2.0)
+    program = net.program()
+    assert net.program() is program
+    shared[0] = 6.0
+    assert net.bound().constant == pytest.approx(6.0)
+
+
 # --- residual blocks ---
 
 CONV = {"kernel_size": 3, "padding": 1}
@@ -334,6 +348,21 @@ def test_a_view_of_what_is_later_changed_in_place():
     assert constant(module) == pytest.approx(2.0)
 
 
+def test_weights_that_a_block_remembers_are_not_taken_for_those_there_are():
+    module = Sequential(parametrizations.orthogonal(Linear(4, 4)), nn.ReLU(), Linear(4, 3))
+    x = torch.randn(5, 4)
+    net = gn.GloRoNet(module, 0.1, (4,)).eval()
+    with torch.nn.utils.parametrize.cached():
+        module(x)
+        again = gn.GloRoNet(module, 0.1, (4,))
+        assert type(module[0].weight) is torch.Tensor  # nothing of the trace is remembered
+        assert torch.isfinite(again.lipschitz_estimate()).all()
+        for ask in (net.bound, lambda: net.certify(x), lambda: net(x)):
+            with pytest.raises(gn.GloroError, match="outside of that block"):
+                ask()
+    assert net.certify(x).label.tolist() == module(x).argmax(1).tolist()
+
+
 def test_parametrised_weights_are_bounded_as_they_come_out():
     orthogonal = Sequential(parametrizations.orthogonal(Linear(4, 4)), nn.ReLU(), Linear(4, 3))
     assert constant(orthogonal) == pytest.approx(1.0, rel=1e-5)
@@ -465,6 +494,46 @@ def test_a_new_rule_takes_effect_and_a_kept_bound_does_not_hide_it(rules):
     assert net.bound(known=kept).constant == pytest.approx(10 * kept.constant)
 
 
+class Gain(nn.Module):
+    def forward(self, x, gain=1.0, other=None):
+        return x * gain
+
+
+class Clip(nn.Module):
+    def forward(self, x, top=10.0):
+        return x.clamp(-top, top)
+
+
+@pytest.mark.parametrize("call", [lambda m, x: m(x, 3.0), lambda m, x: m(x, gain=3.0), lambda m, x: m(gain=3.0, x=x)])
+def test_a_rule_does_not_stand_for_a_call_with_more_than_an_input(call, rules):
+    rules(Gain)(lambda module, shape, norm: 1.0)
+    # What is large beside it must not hide that another function runs.
+    module = Calls(
+        lambda m, x: torch.cat([call(m.own, x), m.far(x)], 1), own=Gain(), far=Linear(4, 1), n=5
+    )
+    nn.init.zeros_(module.far.weight)
+    nn.init.constant_(module.far.bias, 1e6)
+    assert constant(module) == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize("call", [lambda m, x: m(x), lambda m, x: m(x=x)])
+def test_a_rule_stands_for_a_call_with_an_input_by_any_name(call, rules):
+    rules(Clip)(lambda module, shape, norm: 1.0)
+    assert "user rule" in kinds(gn.trace(Calls(lambda m, x: call(m.own, x), own=Clip()), (4,)))
+
+
+def test_what_a_rule_does_not_stand_for_is_refused_as_that(rules):
+    rules(Clip)(lambda module, shape, norm: 1.0)
+    why = refusal(Calls(lambda m, x: m.own(x, 100.0), own=Clip()))
+    assert "Clip at own" in why
+    assert "called with more than an input" in why
+
+
+def test_a_rule_may_not_answer_one_bias_for_all_outputs(rules):
+    rules(Wave)(lambda module, shape, norm: Dense(shape, torch.eye(4), torch.ones(1)))
+    assert "A bias of 4 outputs has shape (1,)" in refusal(Sequential(Linear(4, 4), Wave(), Linear(4, 3)))
+
+
 def test_rule_takes_module_classes_only():
     with pytest.raises(TypeError, match=r"nn\.Module class"):
         gn.rule(torch.relu)
@@ -528,6 +597,24 @@ VALUES = {
 @pytest.mark.parametrize("name", [*MIXING, *CHANCE, *VALUES])
 def test_refused(name):
     assert refusal(Calls((MIXING | CHANCE | VALUES)[name]))
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (1, 5)])
+def test_a_bias_that_is_spread_over_outputs_is_refused(shape):
+    """Its norm is not that of what is added: a value's size, and with it its rounding, would come out too small."""
+    module = Calls(lambda m, x: F.linear(x, m.weight, m.bias), n=5)
+    module.weight, module.bias = nn.Parameter(torch.ones(5, 4)), nn.Parameter(torch.ones(shape))
+    assert "expand it to one entry each" in refusal(module)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.trace:DeprecationWarning")
+@pytest.mark.parametrize("kind", ["TorchScript", "lazy"])
+def test_what_cannot_be_read_is_refused_in_a_sentence(kind):
+    module, why = nn.LazyLinear(3), "LazyLinear at the top does not know its size yet"
+    if kind == "TorchScript":
+        module, why = Sequential(torch.jit.trace(Linear(4, 3), torch.zeros(1, 4))), "at 0 is TorchScript"
+    with pytest.raises(gn.ConfigError, match=why):
+        gn.GloRoNet(module, 0.1, (4,))
 
 
 def test_autocast_inside_a_forward_is_refused():
@@ -699,6 +786,24 @@ class Listed(list):
     gain = 2.0
 
 
+class Deque(collections.deque):
+    pass
+
+
+TABLE = {0: 2.0}
+
+
+def by_default(gain=[2.0]):  # noqa: B006
+    return gain[0]
+
+
+def by_attribute():
+    return by_attribute.gain
+
+
+by_attribute.gain = 2.0
+
+
 class Base:
     gain = 2.0
 
@@ -742,6 +847,12 @@ CHANGES = {
     "function": ({"f": lambda: 2.0}, lambda m: m.f(), change_twice),
     "bytes": ({"own": bytearray([2])}, lambda m: m.own[0], lambda m: m.own.__setitem__(0, 6)),
     "packed": ({"own": array.array("d", [2.0])}, lambda m: m.own[0], lambda m: m.own.__setitem__(0, 6.0)),
+    "deque": ({"own": collections.deque([2.0])}, lambda m: m.own[0], lambda m: m.own.__setitem__(0, 6.0)),
+    "a deque of one's own": ({"own": Deque([2.0])}, lambda m: m.own[0], lambda m: m.own.__setitem__(0, 6.0)),
+    "a view of a dict": ({"own": types.MappingProxyType(TABLE)}, lambda m: m.own[0], lambda m: TABLE.update({0: 6.0})),
+    "a number of C": ({"own": ctypes.c_double(2.0)}, lambda m: m.own.value, lambda m: setattr(m.own, "value", 6.0)),
+    "a default": ({"f": by_default}, lambda m: m.f(), lambda m: m.f.__defaults__[0].insert(0, 6.0)),
+    "of a function": ({"f": by_attribute}, lambda m: m.f(), lambda m: setattr(m.f, "gain", 6.0)),
     "array of objects": ({"own": np.array([[2.0]], object)}, lambda m: m.own[0, 0], lambda m: m.own.fill(6.0)),
     "of a list": ({"own": Listed()}, lambda m: m.own.gain, lambda m: setattr(m.own, "gain", 6.0)),
 }

@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+from torch.nn.utils import parametrize
 
 from gloronet.config import FORMS, NORMS, parse_epsilon
 from gloronet.errors import ConfigError, GloroError
@@ -122,6 +124,7 @@ class GloRoNet(nn.Module):
             )
         if power_iterations < 1:
             raise ConfigError(f"power_iterations must be at least 1, not {power_iterations!r}.")
+        _require_readable(module)
         self.module = module
         self.epsilon = parse_epsilon(epsilon)
         self.input_shape = tuple(input_shape)
@@ -308,6 +311,7 @@ class GloRoNet(nn.Module):
     @as_written
     def _proof(self, progress: Callable[[str], None] | None = None, known: Bound | None = None) -> _Proof:
         require_gradual_underflow()
+        _require_own_weights(self.module)
         program = self.program()
         kept, about = self._proved, (self.form, self.norm)
         with self._unrounded(), torch.no_grad():
@@ -469,3 +473,20 @@ class _Centre(NamedTuple):
 
 def _buffer(output: str) -> str:
     return f"iterate_{output}"
+
+
+def _require_readable(module: nn.Module) -> None:
+    for name, m in module.named_modules():
+        what = f"{type(m).__name__} at {name or 'the top'}"
+        if isinstance(m, torch.jit.ScriptModule):
+            raise ConfigError(f"{what} is TorchScript, which cannot be read; wrap the module it was made from.")
+        if any(map(is_lazy, (*m._parameters.values(), *m._buffers.values()))):
+            raise ConfigError(f"{what} does not know its size yet; run the module on an input before it is wrapped.")
+
+
+def _require_own_weights(module: nn.Module) -> None:
+    if parametrize._cache_enabled and any(map(parametrize.is_parametrized, module.modules())):
+        raise GloroError(
+            "Inside torch.nn.utils.parametrize.cached() a module may answer with weights it no longer has: "
+            "prove and certify outside of that block."
+        )

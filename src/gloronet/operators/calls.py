@@ -44,6 +44,8 @@ def linear(call: Call) -> Step | str:
         return "its weight depends on the input"
     if len(x.shape) != 1:
         return f"it is applied to each of several positions (input {x.shape}); flatten first"
+    if bias is not None and bias.shape != weight.shape[:1]:
+        return f"its bias has shape {tuple(bias.shape)} for {weight.shape[0]} outputs; expand it to one entry each"
     return Step(Dense, (x,), _tensors(weight=weight, bias=bias))
 
 

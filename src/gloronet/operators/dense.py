@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from gloronet.errors import UnsupportedOperation
 from gloronet.operators.base import Arithmetic, LinearOperator, Proved, Shape
 from gloronet.operators.norms import dense_bound
 from gloronet.operators.rounding import U64, gamma, norm_up, norms_up, product, root, total, up
@@ -23,6 +24,11 @@ class Dense(LinearOperator):
     weight: Tensor
     bias: Tensor | None = None
     skip: bool = False
+
+    def __post_init__(self) -> None:
+        # One number for all outputs would be counted once.
+        if self.bias is not None and self.bias.shape != self.weight.shape[:1]:
+            raise UnsupportedOperation(f"A bias of {self.weight.shape[0]} outputs has shape {tuple(self.bias.shape)}.")
 
     @property
     def output_shape(self) -> Shape:

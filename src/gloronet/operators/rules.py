@@ -15,6 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from gloronet.errors import UnsupportedOperation
 from gloronet.operators.base import Arithmetic, Operator, Proved, Shape
@@ -123,11 +124,16 @@ class Vouched(Operator):
 
 @contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
-    """eval() for a while; every submodule gets its own mode back."""
+    """eval() for a while, with weights as they are and not as `parametrize.cached()` remembers them.
+
+    Every submodule gets its own mode back.
+    """
     modes = {m: m.training for m in module.modules()}
+    blocks, parametrize._cache_enabled = parametrize._cache_enabled, 0
     module.eval()
     try:
         yield
     finally:
+        parametrize._cache_enabled = blocks
         for m, mode in modes.items():
             m.training = mode

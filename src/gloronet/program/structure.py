@@ -2,16 +2,16 @@
 
 Tracing costs a good part of a second, so a Program is kept until the fingerprint changes: a replaced
 submodule or tensor, a hook, a patched method, a rule, an attribute such as BatchNorm's eps, also one of the class,
-of a hook, or of an object that is an attribute, four levels deep, and of modules there at any depth. Values of
-parameters and buffers are compared on their own, bit by bit. (A global that a hand-written forward reads, and what a
-closure holds, is beyond it.)
+of a hook, or of an object that is an attribute, four levels deep, of modules there at any depth, and what a function
+has by default. Values of parameters and buffers are compared on their own, bit by bit. (A global that a hand-written
+forward reads, and what a closure holds, is beyond it.)
 """
 
 from __future__ import annotations
 
 import sys
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence, Set
 from types import FunctionType, MemberDescriptorType, ModuleType
 from typing import Any
 
@@ -107,8 +107,11 @@ class _Walk:
             return _bits(value)
         if isinstance(value, np.ndarray) and not value.dtype.hasobject:
             return (value.dtype, value.shape, value.tobytes())
-        if not depth or isinstance(value, ModuleType | FunctionType):
+        if not depth or isinstance(value, ModuleType):
             return _Same(value)
+        if isinstance(value, FunctionType):
+            held = (value.__defaults__, value.__kwdefaults__, vars(value))
+            return (_Same(value), *(self.plain(v, depth - 1) if v else None for v in held))
         held = self._held(value, depth - 1)
         if type(value) in _BARE:
             return held
@@ -116,19 +119,27 @@ class _Walk:
 
     def _held(self, value: Any, depth: int) -> Any:
         """What it is, and what it has in it, or what its class has for it."""
-        if isinstance(value, bytes | bytearray | memoryview) or type(value).__module__ == "array":
-            return (type(value), bytes(value))
         if isinstance(value, np.ndarray):
             return (value.shape, self.plain(value.tolist(), depth))
-        if isinstance(value, list | tuple | set | frozenset):
+        if (packed := _packed(value)) is not None:
+            return (type(value), packed)
+        if isinstance(value, Sequence | Set):
             return (type(value), tuple(self.plain(v, depth) for v in value))
-        if isinstance(value, dict):
+        if isinstance(value, Mapping):
             return (type(value), tuple((repr(k), self.plain(v, depth)) for k, v in value.items()))
         return (_Same(value), self._class(value if isinstance(value, type) else type(value), depth))
 
 
 def _tensors(m: nn.Module) -> Iterator[tuple[str, Tensor]]:
     return ((k, t) for k, t in (*m._parameters.items(), *m._buffers.items()) if t is not None)
+
+
+def _packed(value: Any) -> bytes | None:
+    """The bytes of what is nothing but bytes: an array, a number of C."""
+    try:
+        return bytes(memoryview(value))
+    except TypeError:
+        return None
 
 
 def _bits(t: Tensor) -> Any:

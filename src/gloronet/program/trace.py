@@ -6,15 +6,17 @@ recipes for named tensors (so a parametrised weight is just a tensor); the other
 the rules, and an operation without one stops the trace.
 
 A module's rule stands for the nodes under its path only when its exact type is registered, its class
-has not been patched since, and no hook, instance `forward` or parametrisation is in the way.
+has not been patched since, it is called with an input and nothing else, and no hook, instance `forward` or
+parametrisation is in the way.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import operator
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -67,17 +69,22 @@ def trace(module: nn.Module, input_shape: Shape) -> Program:
             f"This is torch.compile's wrapper of {type(module._orig_mod).__name__}. Wrap the module itself; "
             "net.module.compile() then compiles it in place."
         )
-    program = _Reader(module, shape, _export(module, shape)).read()
+    program = _Reader(module, shape, *_export(module, shape)).read()
     require_true(module, program)  # a real run, too: torch.export takes back what it changes
-    require_same(module, program, _Reader(module, shape, _export(module, shape, alone=True)).read())
+    require_same(module, program, _Reader(module, shape, *_export(module, shape, alone=True)).read())
     return program
 
 
-def _export(module: nn.Module, input_shape: Shape, alone: bool = False) -> torch.export.ExportedProgram:
-    """The graph on a batch of any size from two on, or on a sample `alone`."""
+def _export(
+    module: nn.Module, input_shape: Shape, alone: bool = False
+) -> tuple[torch.export.ExportedProgram, set[nn.Module]]:
+    """The graph on a batch of any size from two on, or on a sample `alone`; and which modules it cannot stand for."""
     sample = _sample(module, input_shape, 1 if alone else 3)
     sizes = None if alone else ({0: torch.export.Dim("batch", min=2)},)
-    with evaluating(module), warnings.catch_warnings(), torch.no_grad():
+    with (
+        evaluating(module), _left_alone(module), _told_more(module) as told_more,
+        warnings.catch_warnings(), torch.no_grad(),
+    ):  # fmt: skip
         warnings.simplefilter("ignore")
         try:
             exported = torch.export.export(module, (sample,), dynamic_shapes=sizes, strict=False)
@@ -95,7 +102,37 @@ def _export(module: nn.Module, input_shape: Shape, alone: bool = False) -> torch
     if changed:
         names = ", ".join(sorted(changed.values()))
         raise UnsupportedOperation(f"The module changes {names} while it runs, even in eval mode.")
-    return exported
+    return exported, told_more
+
+
+@contextlib.contextmanager
+def _told_more(module: nn.Module) -> Iterator[set[nn.Module]]:
+    """Gathers modules with a rule that are called with more than an input: of the rest their rule knows nothing."""
+    found: set[nn.Module] = set()
+
+    def look(called: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        given = [*args, *kwargs.values()]
+        if len(given) != 1 or not isinstance(given[0], Tensor):
+            found.add(called)
+
+    known = [m for m in module.modules() if type(m) in MODULE_RULES]
+    hooks = [m.register_forward_pre_hook(look, prepend=True, with_kwargs=True) for m in known]
+    try:
+        yield found
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+@contextlib.contextmanager
+def _left_alone(module: nn.Module) -> Iterator[None]:
+    """Gives every attribute the very object back that it was: torch.export leaves copies of containers behind."""
+    before = [(vars(m), dict(vars(m))) for m in module.modules()]
+    try:
+        yield
+    finally:
+        for now, was in before:
+            now.update({name: value for name, value in was.items() if name in now and now[name] is not value})
 
 
 def _sample(module: nn.Module, input_shape: Shape, batch: int) -> Tensor:
@@ -110,9 +147,16 @@ _SYMBOL = object()
 class _Reader:
     """Walks the exported graph once, front to back, turning nodes into operations and recipes."""
 
-    def __init__(self, module: nn.Module, input_shape: Shape, exported: torch.export.ExportedProgram) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        input_shape: Shape,
+        exported: torch.export.ExportedProgram,
+        told_more: set[nn.Module],
+    ) -> None:
         self.module = module
         self.input_shape = input_shape
+        self.told_more = told_more
         self.signature = exported.graph_signature
         self.lifted = exported.constants
         self.nodes = needed(list(exported.graph.nodes))
@@ -271,7 +315,7 @@ class _Reader:
             return None
         for key, (path, _) in node.meta.get("nn_module_stack", {}).items():
             module = submodule(self.module, path)
-            if module is None or not has_clean_rule(module):
+            if module is None or module in self.told_more or not has_clean_rule(module):
                 continue
             group = [n for n in self.nodes if key in n.meta.get("nn_module_stack", {})]
             members = set(group)
@@ -364,7 +408,9 @@ class _Reader:
         if reason is not None:
             return UnsupportedOperation(f"No bound for {what}: {reason}.")
         module = submodule(self.module, path_of(node))
-        if module is not None and not list(module.children()) and module is not self.module:
+        if module in self.told_more:
+            remedy = "Its own rule does not apply: it is called with more than an input."
+        elif module is not None and not list(module.children()) and module is not self.module:
             name = type(module).__name__
             prefix = "nn." if type(module).__module__.startswith("torch.nn.") else ""
             remedy = f"Register one with @gn.rule({prefix}{name}), or use MinMax."
