@@ -89,6 +89,35 @@ def test_subclasses_and_patched_methods() -> Answers:
     return Answers(f"K = 1, radius {number(claimed)}, {broken}", words[0])
 
 
+class Gain(nn.Module):
+    def forward(self, x: Tensor, gain: float = 1.0) -> Tensor:
+        return gain * x
+
+
+@gn.rule(Gain)
+def _(module: nn.Module, input_shape: tuple[int, ...], norm: str) -> float:
+    return 1.0
+
+
+class Louder(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.gain, self.head = Gain(), head()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.gain(x, 5.0))
+
+
+@case("A call with another argument")
+def test_a_call_with_another_argument() -> Answers:
+    """A table of constants by type knows a layer as it is called by default. A forward may hand it something else
+    besides its input, a gain, a temperature, a limit, and the table still says 1."""
+    module = Louder()
+    claimed = claimed_radius(module, 1.0)
+    broken = disproof(module, X, ACROSS, claimed)
+    return Answers(f"K = 1, radius {number(claimed)}, {broken}", proved(module, 0.8 / 2**0.5, 5.0))
+
+
 @case("A layer used twice")
 def test_a_layer_used_twice() -> Answers:
     """`for m in model.modules()` lists a shared layer once, however often it is called. Weight sharing
