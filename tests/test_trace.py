@@ -542,6 +542,12 @@ def test_rule_takes_module_classes_only():
 # --- what is refused, and how ---
 
 
+def test_a_tensor_written_in_a_forward_keeps_no_rule_away():
+    module = Calls(lambda m, x: m.own(x * torch.tensor([1.0, 2.0, 3.0, 4.0])), own=MinMax())
+    assert kinds(check_program(module, (4,))) == ["scale", "minmax", "dense"]
+    assert constant(module) == pytest.approx(4.0)
+
+
 def test_the_refusal_names_the_layer_its_place_and_the_remedy():
     features = Sequential(Linear(4, 4), nn.ReLU(), Linear(4, 4), nn.Hardshrink())
     module = Sequential()

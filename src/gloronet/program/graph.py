@@ -87,4 +87,6 @@ def is_sequence(node: torch.fx.Node) -> bool:
 
 def is_mutable(node: torch.fx.Node) -> bool:
     schema = getattr(node.target, "_schema", None)
+    if node.target is torch.ops.aten.detach_.default:  # of torch.tensor(…) written in a forward: no value changes
+        return getattr(node.args[0], "target", None) is not torch.ops.aten.lift_fresh_copy.default
     return bool(schema is not None and schema.is_mutable)
