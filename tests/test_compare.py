@@ -203,7 +203,7 @@ def test_a_net_of_the_zoo_stands_beside_a_run(tmp_path: Path) -> None:
     assert ours.attacks == {}
     radius, share = sides.read(["zoo:mnist-0.3"])[0].curve or ((), ())
     assert share[np.searchsorted(radius, parse_epsilon("0.3"), side="right") - 1] == claims["vra"]["real"]
-    assert any("zoo:mnist-0.3: 3 at once" in note for note in found.notes)
+    assert any("zoo:mnist-0.3: 2 at once" in note for note in found.notes)
     assert not list(zoo.folder("mnist-0.3").glob("*.part"))
 
 
