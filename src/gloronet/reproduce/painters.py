@@ -208,12 +208,20 @@ def _seconds_axis(ax: Axes, seconds: list[float]) -> None:
 
 
 def _plain_ticks(ax: Axes) -> None:
-    """0.1, 10, 1,000 and then 10⁴: readable without being wide (mathematical text is switched off in our style)."""
+    """0.1, 10, 1,000 and then 10⁴: readable without being wide (mathematical text is switched off in our style).
+
+    An axis of less than a decade and a half has 2 and 5 as well, lest it show a single number.
+    """
     raised = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
     def written(x: float, _: object) -> str:
-        return f"{x:,.10g}" if x < 1e4 else "10" + str(round(math.log10(x))).translate(raised)
+        if x < 1e4:
+            return f"{x:,.10g}"
+        power = math.floor(math.log10(x * (1 + 1e-9)))
+        times = f"{x / 10**power:.3g}"
+        return ("" if times == "1" else f"{times}·") + "10" + str(power).translate(raised)
 
-    ax.xaxis.set_major_locator(LogLocator(numticks=9))
+    low, high = ax.get_xlim()
+    ax.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 30 * low else (1.0,), numticks=9))
     ax.xaxis.set_major_formatter(FuncFormatter(written))
     ax.xaxis.set_minor_formatter(NullFormatter())
