@@ -40,6 +40,8 @@ def main() -> None:
     config = gn.config.changed(presets.read(options.preset), options.changes)
     if (config.train.optimizer, config.train.augmentation, config.train.warmup_epochs) != ("adam", "none", 0):
         parser.error("gloro is run with Adam, without augmentation and without warm-up.")
+    if config.train.loss not in ("ce", "trades-kl", "trades-ce"):
+        parser.error(f"gloro has no loss {config.train.loss}.")
     data = gn.data.load(config.data.name, options.data).holdout(5000)
 
     theirs = gloro_run(options.gloro_python, config, data)

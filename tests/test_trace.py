@@ -810,6 +810,16 @@ def by_attribute():
 by_attribute.gain = 2.0
 
 
+class Lazy(collections.abc.Sequence):
+    """A data set, say: to look into it costs, or fails."""
+
+    def __len__(self):
+        return 10**12
+
+    def __getitem__(self, index):
+        raise RuntimeError("not now")
+
+
 class Base:
     gain = 2.0
 
@@ -872,6 +882,13 @@ def test_a_changed_attribute_is_seen(name):
     assert net.bound().constant == pytest.approx(2.0)
     modify(module)
     assert net.bound().constant == pytest.approx(6.0)
+
+
+def test_what_is_no_plain_container_is_not_looked_into():
+    gone = memoryview(bytearray(3))
+    gone.release()
+    net = gn.GloRoNet(Calls(lambda m, x: x, own=Lazy(), other=gone), 0.1, (4,))
+    assert net.program() is net.program()
 
 
 class OfTheClass(nn.Module):

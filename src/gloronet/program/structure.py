@@ -10,9 +10,9 @@ forward reads, and what a closure holds, is beyond it.)
 from __future__ import annotations
 
 import sys
-from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence, Set
-from types import FunctionType, MemberDescriptorType, ModuleType
+from collections import OrderedDict, deque
+from collections.abc import Iterator
+from types import FunctionType, MappingProxyType, MemberDescriptorType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -123,9 +123,9 @@ class _Walk:
             return (value.shape, self.plain(value.tolist(), depth))
         if (packed := _packed(value)) is not None:
             return (type(value), packed)
-        if isinstance(value, Sequence | Set):
+        if isinstance(value, list | tuple | set | frozenset | deque):
             return (type(value), tuple(self.plain(v, depth) for v in value))
-        if isinstance(value, Mapping):
+        if isinstance(value, dict | MappingProxyType):
             return (type(value), tuple((repr(k), self.plain(v, depth)) for k, v in value.items()))
         return (_Same(value), self._class(value if isinstance(value, type) else type(value), depth))
 
@@ -138,7 +138,7 @@ def _packed(value: Any) -> bytes | None:
     """The bytes of what is nothing but bytes: an array, a number of C."""
     try:
         return bytes(memoryview(value))
-    except TypeError:
+    except (TypeError, ValueError):  # none of that kind, or no longer there
         return None
 
 

@@ -78,7 +78,7 @@ def trace(module: nn.Module, input_shape: Shape) -> Program:
 def _export(
     module: nn.Module, input_shape: Shape, alone: bool = False
 ) -> tuple[torch.export.ExportedProgram, set[nn.Module]]:
-    """The graph on a batch of any size from two on, or on a sample `alone`; and which modules it cannot stand for."""
+    """The graph on a batch of any size from two on, or on a sample `alone`; and what `_told_more` gathers."""
     sample = _sample(module, input_shape, 1 if alone else 3)
     sizes = None if alone else ({0: torch.export.Dim("batch", min=2)},)
     with (
