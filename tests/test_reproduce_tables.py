@@ -15,11 +15,13 @@ import pytest
 from benchmarks import tables as pages
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.figure import Figure
 from tests import made_results as made
 
 from gloronet import presets
 from gloronet.errors import ConfigError
-from gloronet.reproduce import figures, page, paper, rows, tables, text
+from gloronet.reproduce import figures, page, painters, paper, points, rows, tables, text
+from gloronet.reproduce.records import read
 from gloronet.reproduce.table import MISSING, Column, Row, Table, markdown
 
 ROOT = Path(__file__).parent.parent
@@ -504,3 +506,30 @@ def test_doctests(name):
     found = doctest.testmod(importlib.import_module(f"gloronet.reproduce.{name}"))
     assert found.attempted > 0
     assert found.failed == 0
+
+
+def test_a_net_of_one_answer_has_no_place_among_the_constants(tmp_path):
+    """Its lower bounds are 0, which no logarithmic axis has."""
+    seed, other = made.seed(0, 0.1, 0.1), made.seed(0, 0.6, 0.7)
+    seed["lipschitz"] = {"upper": 1.6e-9, "lower_global": 0.0, "lower_local": 0.0}
+    other["lipschitz"] = {"upper": 15.2, "lower_global": 11.0, "lower_local": 3.7}
+    made.put(tmp_path, made.record("relu-trades/cifar10", seed), made.record("tuned/cifar10", other))
+    assert {row.row for row in points.constants(read(tmp_path))} == {OURS}
+
+
+@pytest.mark.parametrize(
+    ("ends", "labels"),
+    [
+        ((3, 25), ["5", "10", "20"]),
+        ((12_000, 90_000), ["2·10⁴", "5·10⁴"]),
+        ((1, 1e5), ["1", "10", "100", "1,000", "10⁴", "10⁵"]),
+    ],
+)
+def test_an_axis_says_more_than_one_number(ends, labels):
+    ax = Figure().subplots()
+    ax.set_xscale("log")
+    ax.set_xlim(*ends)
+    painters._plain_ticks(ax)
+    low, high = ends
+    ticks = zip(ax.get_xticklabels(), ax.get_xticks(), strict=True)
+    assert [label.get_text() for label, at in ticks if low <= at <= high] == labels
