@@ -62,7 +62,10 @@ class Line:
     def run_here(self) -> str:
         if self.literature:
             return APART if self.apart else LITERATURE
-        return text.seeds(len(self.record.seeds)) if self.record and self.record.seeds else NOT_MEASURED
+        if self.record is None or not self.record.seeds:
+            return NOT_MEASURED
+        of = (self.record.seeds[0].get("accuracy") or {}).get("of")
+        return f"{text.seeds(len(of['seeds']))}, averaged" if of else text.seeds(len(self.record.seeds))
 
     @property
     def kind(self) -> str:
