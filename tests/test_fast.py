@@ -16,8 +16,9 @@ from gloronet.config import TrainConfig
 from gloronet.data import Dataset
 from gloronet.data.augment import augmentation
 from gloronet.net import GloRoNet
+from gloronet.program.estimate import in_turn
 from gloronet.train import Progress, fit
-from gloronet.train.fast import Fast
+from gloronet.train.fast import STRANDS, Fast, Lanes
 
 torch.set_num_threads(1)
 
@@ -118,6 +119,32 @@ def test_a_split_estimate_is_the_whole_one_with_its_gradient_and_its_next_iterat
     for mine, his in ((apart[1], whole[1]), (apart[2], whole[2])):
         for key in his:
             torch.testing.assert_close(mine[key], his[key], msg=key)
+
+
+def test_layers_iterate_in_any_order(digits: Dataset) -> None:
+    """So they may at once; and each job leaves what the others read alone."""
+    moved = []
+    for backwards in (False, True):
+        net = fresh(digits).train()
+        split = net.split_estimate()
+        split.constant()
+        asked: list[int] = []
+
+        def spread(jobs: Any, backwards: bool = backwards, asked: list[int] = asked) -> list[Tensor]:
+            asked.append(len(jobs))
+            answers = {k: jobs[k]() for k in sorted(range(len(jobs)), reverse=backwards)}
+            return [answers[k] for k in range(len(jobs))]
+
+        split.differentiate(4, spread)
+        assert asked == [3]
+        moved.append(dict(net.named_buffers()))
+    assert all(torch.equal(moved[1][name], u) for name, u in moved[0].items())
+
+
+def test_lanes_answer_in_the_order_they_were_asked() -> None:
+    lanes = Lanes(torch.device("cpu"), True, STRANDS)
+    assert [int(t) for t in lanes.spread([lambda k=k: torch.tensor(k) for k in range(7)])] == list(range(7))
+    assert lanes.spread([]) == []
 
 
 @pytest.mark.parametrize("norm", ["l2", "linf"])
@@ -221,10 +248,13 @@ def test_a_cpu_gets_none_of_it() -> None:
 
 
 @ON_GPU
+@pytest.mark.parametrize("iterations", [1, 5])
 @pytest.mark.parametrize("spec", ["c(8,3,1).c(8,4,2).d(32).d(10)", "c(16,3,2).r(3).r(3).d(512).d(512).d(10)"])
-def test_captured_and_beside_each_other_the_estimates_follow_the_norms(digits: Dataset, spec: str) -> None:
+def test_captured_and_beside_each_other_the_estimates_follow_the_norms(
+    digits: Dataset, spec: str, iterations: int
+) -> None:
     """A race between the streams would leave the iterates behind, and the estimate far below."""
-    config = dataclasses.replace(CONFIG, epochs=30, power_iterations=1)
+    config = dataclasses.replace(CONFIG, epochs=30, power_iterations=iterations)
     ends = {}
     for name, fast in {"eager": Fast(), "all": ALL, "eager, beside": dataclasses.replace(ALL, capture=False)}.items():
         net, notes = fresh(digits, spec), Notes()
@@ -236,6 +266,24 @@ def test_captured_and_beside_each_other_the_estimates_follow_the_norms(digits: D
     for end in ends.values():
         assert end["vra_estimate"] == pytest.approx(ends["eager"]["vra_estimate"], abs=0.05)
         assert end["loss"] == pytest.approx(ends["eager"]["loss"], rel=0.15)
+
+
+@ON_GPU
+def test_layers_that_iterate_at_once_end_where_they_end_in_turn(digits: Dataset) -> None:
+    """Up to rounding (a fold on a GPU adds in any order), many times over: a race would show in some."""
+    lanes = Lanes(torch.device("cuda", 0), True, STRANDS)
+    ends = []
+    for spread in (in_turn, *[lanes.spread] * 20):
+        net = fresh(digits, "c(32,3,1).c(32,4,2).c(64,3,1).d(512).d(512).d(10)").train().to("cuda")
+        for _ in range(5):
+            split = net.split_estimate()
+            split.constant()
+            split.differentiate(10, spread)
+        torch.cuda.synchronize()
+        ends.append(dict(net.named_buffers()))
+    for end in ends[1:]:
+        for name, u in ends[0].items():
+            torch.testing.assert_close(end[name], u, rtol=1e-3, atol=1e-4, msg=name)
 
 
 @ON_GPU

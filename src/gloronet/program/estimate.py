@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -13,6 +14,9 @@ from gloronet.operators.base import LinearOperator, Operator
 from gloronet.program.bound import head, steps
 from gloronet.program.program import INPUT, Program
 
+Job = Callable[[], Tensor]
+Spread = Callable[[Sequence[Job]], list[Tensor]]
+
 
 def estimate(program: Program, iterates: dict[str, Tensor], iterations: int, norm: str) -> tuple[Any, Tensor]:
     """(K, W): K up to the last hidden layer from below, differentiable; W the head's weight."""
@@ -21,15 +25,26 @@ def estimate(program: Program, iterates: dict[str, Tensor], iterations: int, nor
     return _constant(program, operators, iterates, iterations, norm), _head_weight(program, tensors)
 
 
-def advance(program: Program, iterates: dict[str, Tensor], iterations: int, norm: str) -> dict[str, Tensor]:
-    """The iterates after so many steps of power iteration; ℓ∞ needs none."""
+def in_turn(jobs: Sequence[Job]) -> list[Tensor]:
+    """What the jobs answer, one after the other."""
+    return [job() for job in jobs]
+
+
+def advance(
+    program: Program, iterates: dict[str, Tensor], iterations: int, norm: str, spread: Spread = in_turn
+) -> dict[str, Tensor]:
+    """The iterates after so many steps of power iteration; ℓ∞ needs none.
+
+    No layer waits for another: `spread` does them all, in any order or at once.
+    """
     if norm == "linf" or iterations <= 0:
         return iterates
-    return {
-        op.output: operator.advance(iterates[op.output], iterations)
+    jobs = {
+        op.output: functools.partial(operator.advance, iterates[op.output], iterations)
         for op, operator in steps(program, program.operators())
         if isinstance(operator, LinearOperator) and op.output in iterates
     }
+    return dict(zip(jobs, spread(list(jobs.values())), strict=True))
 
 
 @torch.no_grad()
@@ -84,8 +99,8 @@ class SplitEstimate:
             self._seen = self._value.detach().requires_grad_(self._value.requires_grad)
         return self._seen
 
-    def differentiate(self, iterations: int) -> None:
-        """Takes dK/dW, and moves the kept iterates on by so many power iterations."""
+    def differentiate(self, iterations: int, spread: Spread = in_turn) -> None:
+        """Takes dK/dW, and moves the kept iterates on by so many power iterations, by `spread` as in `advance`."""
         if not isinstance(self._value, Tensor) or not self._value.requires_grad:
             return
         weights = {n: leaf for n, leaf in self._leaves.items() if leaf.requires_grad}
@@ -98,17 +113,17 @@ class SplitEstimate:
                 self._gradients[name] = gradient if alike else torch.empty_like(weight).copy_(gradient)
         directions = {n: g for n, g in zip(moved, found, strict=True) if g is not None}
         if directions:
-            self._move(directions, iterations - 1)
+            self._move(directions, iterations - 1, spread)
 
     @torch.no_grad()
-    def _move(self, directions: dict[str, Tensor], iterations: int) -> None:
+    def _move(self, directions: dict[str, Tensor], iterations: int, spread: Spread) -> None:
         """The iterates become these directions, scaled to 1, and then go on; one of size 0 stays as it is."""
         sizes = torch._foreach_norm(list(directions.values()))
         after = {
             name: torch.where(size > 0, direction / size, self._iterates[name])
             for (name, direction), size in zip(directions.items(), sizes, strict=True)
         }
-        after = advance(self._program, after, iterations, self._norm)
+        after = advance(self._program, after, iterations, self._norm, spread)
         torch._foreach_copy_([self._iterates[name] for name in after], list(after.values()))
 
     def add_gradients(self) -> None:

@@ -11,7 +11,7 @@ import importlib.util
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -25,6 +25,9 @@ LONG = 5000
 WORKSPACE = ":4096:1"
 """cuBLAS keeps one of these, 4 MiB, for every stream in every thread that multiplies matrices, and a certified step has
 more streams than a plain one. Its own choice on a Hopper is 32 MiB."""
+
+BESIDE, STRANDS = slice(0, 2), slice(2, 6)
+"""Which streams are the step's two lanes, and which take the layers' power iterations, as none waits for another."""
 
 Note = Callable[[str], None]
 Tensors = tuple[Tensor, ...]
@@ -56,15 +59,15 @@ class Fast:
 
 
 class Lanes:
-    """Two streams beside the current one. On a CPU, or switched off, all comes in turn.
+    """Streams beside the current one. On a CPU, or switched off, all comes in turn.
 
     Memory that a lane's work gives back may be taken by later work of that lane at once, even while another lane
     still reads it. So what one lane frees must be read by itself alone, or by others before they `join`.
     """
 
-    def __init__(self, place: torch.device, on: bool) -> None:
+    def __init__(self, place: torch.device, on: bool, which: slice) -> None:
         self._place = place
-        self._streams = _streams(place)[:2] if on and place.type == "cuda" else []
+        self._streams = _streams(place)[which] if on and place.type == "cuda" else []
 
     def fork(self) -> None:
         """From here on, what is `beside` may run at the same time as the rest, until `join`."""
@@ -82,6 +85,16 @@ class Lanes:
     def join(self) -> None:
         for stream in self._streams:
             torch.cuda.current_stream(self._place).wait_stream(stream)
+
+    def spread(self, jobs: Sequence[Callable[[], Tensor]]) -> list[Tensor]:
+        """What the jobs answer, none of which needs another: each is beside the rest, and all are joined."""
+        self.fork()
+        answers = []
+        for k, job in enumerate(jobs):
+            with self.beside(k % max(1, len(self._streams))):
+                answers.append(job())
+        self.join()
+        return answers
 
 
 class Compiler:
@@ -147,7 +160,7 @@ class Graphs:
         pool = next(iter(self._graphs.values())).graph.pool() if self._graphs else None
         try:
             # Of this thread alone: another may be sending the next batches.
-            with torch.cuda.graph(graph, pool, _streams(self._place)[2], capture_error_mode="thread_local"):
+            with torch.cuda.graph(graph, pool, _streams(self._place)[-1], capture_error_mode="thread_local"):
                 outputs = function(*mine)
         except RuntimeError as e:
             torch.cuda.synchronize(self._place)
@@ -159,7 +172,7 @@ class Graphs:
 
     def _aside(self, function: Callable[..., Tensors], inputs: Tensors) -> Tensors:
         """On the stream that capturing will use, as what prepares it must be."""
-        outer, own = torch.cuda.current_stream(self._place), _streams(self._place)[2]
+        outer, own = torch.cuda.current_stream(self._place), _streams(self._place)[-1]
         own.wait_stream(outer)
         with torch.cuda.stream(own):
             result = function(*inputs)
@@ -182,8 +195,8 @@ class _Captured(NamedTuple):
 
 @functools.cache
 def _streams(place: torch.device) -> list[torch.cuda.Stream]:
-    """The same for every training: cuBLAS keeps a workspace for each stream it ever saw."""
-    return [torch.cuda.Stream(place) for _ in range(3)]
+    """The lanes', then the one that captures. The same for every training: cuBLAS keeps a workspace for each it saw."""
+    return [torch.cuda.Stream(place) for _ in range(STRANDS.stop + 1)]
 
 
 def _first_line(error: Exception) -> str:

@@ -21,7 +21,7 @@ from gloronet.data.augment import Augmentation, Shard
 from gloronet.margins import certified_estimate
 from gloronet.net import GloRoNet
 from gloronet.train.batches import Batches, Inputs
-from gloronet.train.fast import Compiler, Fast, Graphs, Lanes, Note
+from gloronet.train.fast import BESIDE, STRANDS, Compiler, Fast, Graphs, Lanes, Note
 from gloronet.train.ranks import Ranks
 
 
@@ -58,7 +58,8 @@ class Step:
         # A plain loss pays for no estimates: what is not known is infinite, and certifies nothing.
         unknown = torch.full((net.classes, net.classes), torch.inf, device=place)
         self.margins = self._unknown = unknown.fill_diagonal_(0.0)
-        self._lanes, self._compiler = Lanes(place, fast.overlap), Compiler(fast.compile, note)
+        self._lanes, self._strands = (Lanes(place, fast.overlap, which) for which in (BESIDE, STRANDS))
+        self._compiler = Compiler(fast.compile, note)
         self._graphs = Graphs(place, note) if fast.capture else None
         self._scalars: Tensor | None = None
         if place.type == "cuda":
@@ -126,7 +127,7 @@ class Step:
         lanes.fork()
         if split is not None:
             with lanes.beside(0):
-                split.differentiate(iterations)
+                split.differentiate(iterations, self._strands.spread)
         with lanes.beside(1):
             tally = _tally(loss.detach(), logits.detach(), margins.detach(), labels, net.epsilon)
         self._optimizer.zero_grad()
