@@ -24,7 +24,8 @@ from safetensors.torch import load_file
 from tests.data_files import write_idx
 from tests.test_ranks import InterruptAt
 
-from gloronet import attacks, cli, folder, presets, verbs
+import gloronet as gn
+from gloronet import attacks, cli, folder, presets, verbs, zoo
 from gloronet.certify import certify_set
 from gloronet.config import changed, to_dict
 from gloronet.errors import ConfigError, GloroError
@@ -234,6 +235,22 @@ def test_a_record_of_another_training_never_mixes_with_this_one(
     assert seed["training"] == record(done)["seeds"][0]["training"]
     assert again(mine) == 0
     assert record(mine) == record(done)
+
+
+def test_a_net_of_the_zoo_is_measured_and_not_trained(bare: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(arguments(bare, "main", "--seeds", "2", changes=())) == 0
+    said = capsys.readouterr().err
+    run = bare / "runs" / RUN.replace("seed0", "seed2")
+    assert f"{run.name}: from the zoo" in said
+    assert "training" not in said.replace("seed 2: training", "")
+    (seed,) = record(bare)["seeds"]
+    claimed = zoo.claims("mnist-0.3")
+    assert {**seed["training"], "hardware": None} == {**claimed["trained"], "hardware": None}
+    assert seed["accuracy"]["digest"] == gn.load("zoo:mnist-0.3").bound().digest
+    assert cli.main(arguments(bare, "cost", "--seeds", "2", changes=())) == 0
+    again_ = record(bare)["seeds"][0]
+    assert {name: again_[name] for name in seed} == seed
+    assert again_["cost"]["certify_seconds"] > 0
 
 
 def test_tables_that_share_a_run_add_to_one_record(done: Path, mine: Path) -> None:

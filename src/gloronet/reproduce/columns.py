@@ -70,9 +70,11 @@ class Effort(NamedTuple):
 
 
 def training(o: Opened) -> dict[str, Any]:
-    """How it was trained, from the run's own files."""
+    """How it was trained, from the run's own files; as the zoo says where the net is from there."""
+    trained: dict[str, Any] = folder.read_summary(o.run).get("trained", {})
+    if not (o.run / "metrics.jsonl").exists():
+        return trained
     history = [json.loads(line) for line in (o.run / "metrics.jsonl").read_text().splitlines()]
-    trained = folder.read_summary(o.run).get("trained", {})
     return {
         "epochs": len(history),
         "seconds": sum(row["seconds"] for row in history),

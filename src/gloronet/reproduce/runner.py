@@ -1,7 +1,8 @@
 """Rows are trained where they have to be, measured where something is missing, and kept as records.
 
 A row is a preset, and its record is `results/ROW.json`. The run folder of each seed lies under `runs/`: one that is
-finished is reused, one that was stopped is resumed. A group of columns that is in the record is not measured again.
+finished is reused, one that was stopped is resumed, and a net that the zoo has is taken from there. A group of columns
+that is in the record is not measured again.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gloronet import folder, presets, verbs
+from gloronet import folder, presets, verbs, zoo
 from gloronet.config import Config, changed, read_toml, split_noise, to_dict
 from gloronet.errors import ConfigError, DataError
 from gloronet.reproduce import columns, paper
 from gloronet.reproduce.columns import GROUPS, Effort, Opened
 from gloronet.reproduce.records import TIGHTNESS
+from gloronet.train.checkpoint import write_atomically
 
 SEEDS = {"tuned": (0, 1, 2), "tuned-relu": (0, 1, 2)}
 """Which seeds a family of rows is trained with; any other with seed 0 alone."""
@@ -90,7 +92,9 @@ class Bench:
             f"{row} (seed {seed})"
             for row in rows
             for seed in chosen[row]
-            if self._missing(row, seed, groups[row]) and not self._trained(row, seed)
+            if self._missing(row, seed, groups[row])
+            and not self._trained(row, seed)
+            and zoo.trained_with(self._config(row, seed)) is None
         ])
         for row in rows:
             try:
@@ -181,6 +185,9 @@ class Bench:
             if (run / "checkpoint").is_dir():
                 self.note(f"{run.name}: resuming")
                 verbs.resume(run, **placing)
+            elif shipped := zoo.trained_with(config):
+                self.note(f"{run.name}: from the zoo")
+                _take(shipped, run)
             else:
                 self.note(f"{run.name}: training")
                 verbs.train(row, run, changes=changes, **placing)
@@ -189,6 +196,14 @@ class Bench:
 
     def _run(self, row: str, name: str) -> Path:
         return self.runs / f"{row.replace('/', '-')}-{name}"
+
+
+def _take(shipped: str, run: Path) -> None:
+    """Lays a net of the zoo where its own run would lie, with what the zoo says of its training."""
+    run.mkdir(parents=True, exist_ok=True)
+    folder.write_json(run / "summary.json", {"trained": zoo.claims(shipped)["trained"]})
+    for name in ("config.toml", "model.safetensors"):  # the model last: with it, the run is finished
+        write_atomically(run / name, (zoo.folder(shipped) / name).read_bytes())
 
 
 def rows_of(plan: Plan, patterns: Sequence[str]) -> list[str]:

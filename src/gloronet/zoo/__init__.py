@@ -13,6 +13,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from gloronet.config import Config, read_toml
 from gloronet.errors import ConfigError
 
 PREFIX = "zoo:"
@@ -34,6 +35,11 @@ def folder(name: str) -> Path:
     if name not in names():
         raise ConfigError(f"There is no net {name!r} in the zoo; there are {', '.join(names())}.")
     return _FOLDER / name
+
+
+def trained_with(config: Config) -> str | None:
+    """The net that was trained with these very settings, its seed among them."""
+    return next((name for name in names() if read_toml(folder(name) / "config.toml") == config), None)
 
 
 def claims(name: str) -> dict[str, Any]:
