@@ -79,7 +79,8 @@ def compare(nets: list[str], device: str, iterations: int) -> None:
         times = (f"{r[kind]['epoch_seconds_typical']:.4f} s" for kind in ("certified", "plain"))
         shown.add_row(name, *times, f"{r['ratio']:.3f}×")
     Console().print(shown)
-    print(f"record: {record.append(f'train-{device}', {'settings': settings(iterations), 'results': results})}")
+    name = f"train-{device}" if iterations == 1 else f"train-{device}-{iterations}-iterations"
+    print(f"record: {record.append(name, {'settings': settings(iterations), 'results': results})}")
 
 
 def weigh(nets: list[str], device: str, iterations: int) -> None:
