@@ -269,6 +269,18 @@ def test_tables_that_share_a_run_add_to_one_record(done: Path, mine: Path) -> No
     assert (found["global_steps"], found["local_steps"]) == (EFFORT.global_steps, EFFORT.local_steps)
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+def test_on_a_gpu_epochs_are_timed_though_the_last_batch_is_short(opened: Opened) -> None:
+    """A batch size is captured when it has come a few times: the short one comes once an epoch."""
+    train = dataclasses.replace(opened.config.train, batch_size=50)
+    assert len(opened.data.train_x) % 50
+    found = columns.cost(opened._replace(
+        net=opened.net.to("cuda"), device="cuda", config=dataclasses.replace(opened.config, train=train)
+    ))  # fmt: skip
+    assert found["seconds_per_epoch"] > 0
+    assert found["memory_per_instance"] > 0
+
+
 def test_each_seed_has_a_run_and_a_place_of_its_own(done: Path, mine: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(arguments(mine, "main", "--seeds", "1", "0")) == 0
     assert f"{ROW}, seed 0: there already" in capsys.readouterr().err

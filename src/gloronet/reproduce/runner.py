@@ -31,7 +31,8 @@ CHOSEN = {
     "tuned": "on 5,000 training images held out (benchmarks/records/trials.jsonl), never on the test set; "
     "the number of epochs by the GPU time there was",
     "averaged": "nothing was chosen: the trainings of the row with our settings, their logits averaged",
-    "lmt": "nothing was chosen: the settings of the paper's GloRo (ReLU, CE), as it gives none for LMT",
+    "lmt": "the settings of the paper's GloRo (ReLU, CE), as it gives none for LMT; what else the preset's comment "
+    "names was tried on training images held out",
     "smoothing": "nothing was chosen: a plain training with noise, σ as in the preset",
     "tuned-relu": "those of the row with MinMax, chosen on 5,000 training images held out; for ReLU only "
     "what the comment of its preset names was chosen there anew",
