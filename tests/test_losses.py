@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from gloronet import config
-from gloronet.losses import LOSSES, ce, emma, lmt, plain, trades_ce, trades_kl
+from gloronet.losses import LOSSES, ce, emma, lmt, plain, trades_ce, trades_kl, trades_kl_clipped
 from gloronet.margins import bottom_logit
 
 cases = st.tuples(st.integers(0, 10**6), st.integers(1, 5), st.integers(2, 6), st.floats(0, 3))
@@ -56,6 +56,33 @@ def test_trades_kl_is_cross_entropy_plus_the_divergence(case, lam):
 
 @settings(deadline=None)
 @given(cases, st.floats(0, 10))
+def test_clipped_kl_is_kl_where_no_probability_is_small(case, lam):
+    logits, margins, labels, epsilon = draw(case)
+    whole, clipped = (loss(logits, margins, labels, epsilon, lam) for loss in (trades_kl, trades_kl_clipped))
+    outputs = torch.cat((logits, bottom_logit(logits, margins, epsilon).unsqueeze(1)), dim=1)
+    assert outputs.softmax(dim=1).min() > 1e-7  # logits of a few units: nothing is clipped but the 0 beside ⊥
+    torch.testing.assert_close(clipped, whole, atol=2e-6 * (1 + lam), rtol=0)
+
+
+def test_clipped_kl_leaves_a_hopeless_sample_alone():
+    """Keras' formula written out, 1e-7 and all; where ⊥ leads by far, no gradient asks for a smaller constant."""
+    logits, label, m = torch.tensor([[2.0, 0.0]], dtype=torch.float64), torch.tensor([0]), torch.ones(2, 2).double()
+    m = (m - torch.eye(2)).requires_grad_()
+    for epsilon, hopeless in ((1.0, False), (17.0, False), (19.0, True), (200.0, True)):
+        y = [2.0, 0.0, epsilon]
+        p = [math.exp(v) / (math.exp(2) + 1) for v in y[:2]] + [1e-7]
+        q = [max(math.exp(v - max(y)) / sum(math.exp(w - max(y)) for w in y), 1e-7) for v in y]
+        kl = sum(a * math.log(a / b) for a, b in zip(p, q, strict=True))
+        loss = trades_kl_clipped(logits, m, label, epsilon, 3.0)
+        assert loss.item() == pytest.approx(math.log(1 + math.exp(-2)) + 3.0 * kl, rel=1e-9)
+        (gradient,) = torch.autograd.grad(loss, m)
+        assert (gradient.abs().max() < 1e-4) == hopeless
+        (gradient,) = torch.autograd.grad(trades_kl(logits, m, label, epsilon, 3.0), m)
+        assert gradient.abs().max() > 0.1
+
+
+@settings(deadline=None)
+@given(cases, st.floats(0, 10))
 def test_soft_cross_entropy_adds_the_entropy(case, lam):
     logits, margins, labels, epsilon = draw(case)
     bottom = bottom_logit(logits, margins, epsilon)
@@ -73,7 +100,7 @@ def test_soft_cross_entropy_adds_the_entropy(case, lam):
 def test_trades_without_lambda_is_plain(case):
     logits, margins, labels, epsilon = draw(case)
     expected = plain(logits, margins, labels, epsilon)
-    for loss in (trades_kl, trades_ce):
+    for loss in (trades_kl, trades_kl_clipped, trades_ce):
         torch.testing.assert_close(loss(logits, margins, labels, epsilon, 0.0), expected)
 
 

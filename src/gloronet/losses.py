@@ -20,6 +20,9 @@ from gloronet.margins import bottom_logit
 Loss = Callable[[Tensor, Tensor, Tensor, float | Tensor, float | Tensor], Tensor]
 Bottom = Callable[[Tensor, Tensor, float | Tensor], Tensor]
 
+KERAS_EPSILON = 1e-7
+"""The least probability that Keras tells from 0."""
+
 
 def plain(
     logits: Tensor, margins: Tensor, labels: Tensor, epsilon: float | Tensor, lam: float | Tensor = 1.0
@@ -61,6 +64,26 @@ def trades_kl(
     """CE(y, label) + λ·KL(softmax(y)⊕0 ‖ softmax(y, y_⊥)), where the divergence is LSE(y, y_⊥) − LSE(y)."""
     logits = _wide(logits)
     return F.cross_entropy(logits, labels) + lam * _divergence(logits, bottom(logits, margins, epsilon)).mean()
+
+
+def trades_kl_clipped(
+    logits: Tensor,
+    margins: Tensor,
+    labels: Tensor,
+    epsilon: float | Tensor,
+    lam: float | Tensor = 1.0,
+    bottom: Bottom = bottom_logit,
+) -> Tensor:
+    """`trades_kl` as Keras computes it, from probabilities: one below 1e-7 counts as 1e-7, and has no gradient.
+
+    Where ⊥ is ahead of every class by more than 16, all that is left of the divergence is minus the entropy of
+    softmax(y): a sample that far from being certified no longer asks for a smaller constant.
+    """
+    logits = _wide(logits)
+    outputs = torch.cat((logits, bottom(logits, margins, epsilon).unsqueeze(1)), dim=1)
+    p, q = (F.softmax(y, dim=1).clamp(KERAS_EPSILON, 1) for y in (logits, outputs))
+    divergence = (p * (p.log() - q[:, :-1].log())).sum(dim=1) + KERAS_EPSILON * (KERAS_EPSILON / q[:, -1]).log()
+    return F.cross_entropy(logits, labels) + lam * divergence.mean()
 
 
 def trades_ce(
@@ -111,6 +134,7 @@ LOSSES: dict[str, Loss] = {
     "plain": plain,
     "ce": ce,
     "trades-kl": trades_kl,
+    "trades-kl-clipped": trades_kl_clipped,
     "trades-ce": trades_ce,
     "emma": emma,
     "lmt": lmt,
