@@ -1,5 +1,6 @@
 """The laws of augmentation: range, shape, seed, and that each one does what it says and no more."""
 
+import colorsys
 import math
 
 import numpy as np
@@ -34,7 +35,7 @@ def coordinates(n: int, size: int) -> Tensor:
 
 def test_the_names_are_those_of_the_config() -> None:
     assert tuple(_AUGMENTATIONS) == AUGMENTATIONS
-    with pytest.raises(ConfigError, match="there are none, default, tfds, crop-flip"):
+    with pytest.raises(ConfigError, match="there are none, default, tfds, authors, crop-flip"):
         augmentation("mixup")
 
 
@@ -46,8 +47,9 @@ def test_shape_range_device_and_input_are_kept(name: str, device: str) -> None:
     before = x.clone()
     y = augmentation(name)(x, seeded(1, device))
     assert (y.shape, y.dtype, y.device) == (x.shape, x.dtype, x.device)
-    assert y.min() >= 0
-    assert y.max() <= 1
+    beyond = 0.2 if name == "authors" else 0.0  # contrast: a mean m becomes m ± 1.2·(1 − m) at most
+    assert y.min() >= -beyond
+    assert y.max() <= 1 + beyond
     assert torch.equal(x, before)
 
 
@@ -145,6 +147,60 @@ def test_default_turns_shifts_zooms_and_flips_as_keras_means_it() -> None:
     for shift in (cos * centre[:, 0] + sin * centre[:, 1], cos * centre[:, 1] - sin * centre[:, 0]):
         assert shift.abs().max().item() == pytest.approx(0.2 * size, abs=0.05)
         assert shift.mean().item() == pytest.approx(0, abs=0.3)
+
+
+def test_authors_changes_colours_alike_in_a_batch_and_places_image_by_image() -> None:
+    flat = torch.tensor([0.8, 0.6, 0.2]).view(1, 3, 1, 1).expand(500, 3, 32, 32)
+    factors = []
+    for seed in range(300):
+        out = augmentation("authors")(flat, seeded(seed))
+        inner = out[:, :, 12:20, 12:20]  # what a turn of 9° brings in from outside does not reach the middle
+        assert (inner - inner[0, :, 0, 0].view(1, 3, 1, 1)).abs().max() < 1e-6  # one colour, in every image
+        value, _, least = inner[0, :, 0, 0].tolist()
+        assert value == pytest.approx(0.8, abs=1e-5)
+        factors.append((value - least) / 0.6)
+    assert min(factors) == pytest.approx(0.5, abs=0.02)
+    assert max(factors) == pytest.approx(1.2, abs=0.02)
+
+    # In TensorFlow: to hue, saturation and value, the saturation times the factor, at most 1, and back.
+    x = images(8, height=16, width=16)
+    still = [torch.full((8,), v) for v in (0.9, 0.5, 0.0, 0.5, 0.5)]  # no flip, no turn, the whole image
+    for colour in (0.0, 0.4, 1.0):
+        ours = _AUGMENTATIONS["authors"].apply(x, *still, torch.full((8,), colour), torch.full((8,), 0.5))
+        before, after = (t.permute(0, 2, 3, 1).reshape(-1, 3).tolist() for t in (x, ours))
+        for pixel, found in zip(before, after, strict=True):
+            h, s, v = colorsys.rgb_to_hsv(*pixel)
+            theirs = colorsys.hsv_to_rgb(h, min(1.0, s * (0.5 + 0.7 * colour)), v)
+            assert found == pytest.approx(theirs, abs=1e-5)
+
+    stretched = _AUGMENTATIONS["authors"].apply(x, *still, torch.full((8,), 5 / 7), torch.ones(8))
+    mean = x.mean((2, 3), keepdim=True)
+    torch.testing.assert_close(stretched, mean + 1.2 * (x - mean), atol=1e-5, rtol=0)
+
+
+def test_authors_turns_by_nine_degrees_and_enlarges_a_square_inside() -> None:
+    n, size = 1500, 101
+    draw, apply = _AUGMENTATIONS["authors"]
+    *places, colour, _ = draw(n, (2, size, size), seeded(1))
+    out = apply(coordinates(n, size), *places, colour, torch.full((n,), 0.5)) * (size - 1)
+    middle, arm = size // 2, 20
+    along_x = (out[:, :, middle, middle + arm] - out[:, :, middle, middle - arm]) / (2 * arm)
+    along_y = (out[:, :, middle + arm, middle] - out[:, :, middle - arm, middle]) / (2 * arm)
+    rounding = 0.04  # to the nearest pixel, over 40
+    flipped = along_x[:, 0] < 0
+    assert flipped.float().mean().item() == pytest.approx(0.5, abs=0.04)
+    along_x = torch.where(flipped[:, None], -along_x, along_x)
+    for side in (along_x.norm(dim=1), along_y.norm(dim=1)):
+        assert side.min().item() == pytest.approx(0.8, abs=rounding)
+        assert side.max().item() == pytest.approx(1, abs=rounding)
+    angle = torch.atan2(along_x[:, 1], along_x[:, 0])
+    assert angle.abs().max().item() == pytest.approx(0.157, abs=rounding)
+    assert angle.mean().abs() < 0.01
+    centre = out[:, :, middle, middle] - middle
+    assert centre.abs().max() < 0.1 * size * 1.2  # the square is inside, however it is turned
+    black = apply(torch.ones(n, 2, size, size), *places, colour, torch.full((n,), 0.5))
+    assert black[:, :, middle, middle].min() > 0.999
+    assert (black[:, :, 0, 0] == 0).float().mean() > 0.2  # corners turned out of the picture
 
 
 def test_affine_agrees_with_scipy_on_oblong_images() -> None:

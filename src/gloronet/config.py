@@ -21,7 +21,7 @@ from gloronet.errors import ConfigError
 FORMS = ("margin", "simple", "lmt")
 NORMS = ("l2", "linf")
 LOSSES = ("plain", "ce", "trades-kl", "trades-kl-clipped", "trades-ce", "emma", "lmt")
-AUGMENTATIONS = ("none", "default", "tfds", "crop-flip", "jitter")
+AUGMENTATIONS = ("none", "default", "tfds", "authors", "crop-flip", "jitter")
 ACTIVATIONS = ("minmax", "relu")
 INITS = ("orthogonal", "glorot")
 OPTIMIZERS = ("adam", "muon")
