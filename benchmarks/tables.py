@@ -125,6 +125,19 @@ def training(device: str) -> str:
     return _table(("net", "an epoch, certified", "plain", "ratio"), rows) + _where(r)
 
 
+def iterations() -> str:
+    """Seconds an epoch with five power iterations a step: layers beside each other, and in turn."""
+    records = record.every("train-cuda-5-iterations")
+    rows = (
+        (name, r["settings"]["layers"], f"{_epoch(n['certified']):.3f} s", f"{_epoch(n['plain']):.3f} s",
+         f"{n['ratio']:.2f}×")
+        for r in records
+        for name, n in r["results"].items()
+    )  # fmt: skip
+    head = ("net", "the layers' iterations", "an epoch, certified", "plain", "ratio")
+    return _table(head, rows) + _where(*records)
+
+
 def memory(device: str) -> str:
     """Peak bytes an instance, certified beside plain."""
     r = latest(f"memory-{device}")
@@ -340,6 +353,7 @@ TABLES = {
     "summary": summary,
     "train-cuda": lambda: training("cuda"),
     "train-cpu": lambda: training("cpu"),
+    "train-cuda-5": iterations,
     "memory-cuda": lambda: memory("cuda"),
     "memory-cpu": lambda: memory("cpu"),
     "growth-cuda": lambda: growth("cuda"),
